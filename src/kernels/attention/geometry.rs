@@ -1,0 +1,187 @@
+//! Sizes of an attention call, inferred from the shapes of its arrays.
+
+use super::{BackwardInputs, Gradient, History};
+use crate::error::{Error, Result};
+
+/// Largest `key_dim` and `value_dim`.
+pub const MAX_DIM: usize = 1024;
+/// Largest `position_dim`.
+pub const MAX_POSITION_DIM: usize = 256;
+
+/// The sizes of one paged-attention call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Packed query rows.
+    pub queries: usize,
+    /// Query heads; a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Key/value heads; 1 for MLA.
+    pub kv_heads: usize,
+    /// Physical pages.
+    pub pages: usize,
+    /// Slots a page, ≥ 1.
+    pub page_size: usize,
+    /// Width of a key (MLA: of a latent row), 1..=1024.
+    pub key_dim: usize,
+    /// Width of a value (MLA: equal to `key_dim`), 1..=1024.
+    pub value_dim: usize,
+    /// Width of MLA's position part, 1..=256; 0 otherwise.
+    pub position_dim: usize,
+    /// Columns of the given statistics: 0 (none given), 2 or 3.
+    pub statistics_columns: usize,
+}
+
+impl Geometry {
+    /// Infers the sizes from the shapes of the inputs and checks that all agree.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for the first array that disagrees or has a dimension out of range.
+    pub fn of_backward(shapes: &BackwardInputs<&[usize]>) -> Result<Self> {
+        let [queries, heads, key_dim] = axes("q", shapes.q, "[queries, heads, key_dim]")?;
+        let (history, cache, value_dim, position_dim) = match shapes.history {
+            History::Separate { k, v } => {
+                let cache = axes("k", k, "[pages, page_size, kv_heads, key_dim]")?;
+                let value = axes::<4>("v", v, "[pages, page_size, kv_heads, value_dim]")?;
+                ("k", cache, value[3], 0)
+            }
+            History::Latent { latent, k_position, .. } => {
+                let cache = axes("latent", latent, "[pages, page_size, 1, key_dim]")?;
+                let position =
+                    axes::<4>("k_position", k_position, "[pages, page_size, 1, position_dim]")?;
+                ("latent", cache, cache[3], position[3])
+            }
+        };
+        let [pages, page_size, kv_heads, _] = cache;
+        let statistics_columns = match shapes.statistics {
+            Some(shape) => axes::<3>("statistics", shape, "[queries, heads, 2 or 3]")?[2],
+            None => 0,
+        };
+        let geometry = Self {
+            queries,
+            heads,
+            kv_heads,
+            pages,
+            page_size,
+            key_dim,
+            value_dim,
+            position_dim,
+            statistics_columns,
+        };
+        geometry.check_ranges(shapes, history)?;
+        geometry.check_shapes(shapes)?;
+        Ok(geometry)
+    }
+
+    /// Whether the history is latent (MLA).
+    pub fn is_mla(&self) -> bool {
+        self.position_dim > 0
+    }
+
+    /// Query heads that share one key/value head.
+    pub fn group(&self) -> usize {
+        self.heads.checked_div(self.kv_heads).unwrap_or(0)
+    }
+
+    /// Physical slots: pages · page_size.
+    pub fn slots(&self) -> usize {
+        self.pages * self.page_size
+    }
+
+    /// The shape of a gradient, which is that of its array.
+    pub fn gradient_shape(&self, gradient: Gradient) -> Vec<usize> {
+        let rows = [self.queries, self.heads];
+        let cache = [self.pages, self.page_size, self.kv_heads];
+        match gradient {
+            Gradient::Q => [rows.as_slice(), &[self.key_dim]].concat(),
+            Gradient::QPosition => [rows.as_slice(), &[self.position_dim]].concat(),
+            Gradient::K | Gradient::Latent => [cache.as_slice(), &[self.key_dim]].concat(),
+            Gradient::V => [cache.as_slice(), &[self.value_dim]].concat(),
+            Gradient::KPosition => [cache.as_slice(), &[self.position_dim]].concat(),
+        }
+    }
+
+    /// The shape of the statistics that the query kernel writes.
+    pub fn statistics_shape(&self) -> Vec<usize> {
+        vec![self.queries, self.heads, 3]
+    }
+
+    fn check_ranges(&self, shapes: &BackwardInputs<&[usize]>, history: &'static str) -> Result<()> {
+        let cache = match shapes.history {
+            History::Separate { k, .. } => k,
+            History::Latent { latent, .. } => latent,
+        };
+        let fail = |array, expected: String, found: &[usize]| {
+            Err(Error::Shape { array, expected, found: found.to_vec() })
+        };
+        if !(1..=MAX_DIM).contains(&self.key_dim) {
+            return fail("q", format!("a key_dim in 1..={MAX_DIM}"), shapes.q);
+        }
+        if self.page_size == 0 {
+            return fail(history, "a page_size ≥ 1".into(), cache);
+        }
+        match shapes.history {
+            History::Separate { v, .. } if !(1..=MAX_DIM).contains(&self.value_dim) => {
+                return fail("v", format!("a value_dim in 1..={MAX_DIM}"), v);
+            }
+            History::Latent { k_position, .. }
+                if !(1..=MAX_POSITION_DIM).contains(&self.position_dim) =>
+            {
+                return fail(
+                    "k_position",
+                    format!("a position_dim in 1..={MAX_POSITION_DIM}"),
+                    k_position,
+                );
+            }
+            History::Latent { latent, .. } if self.kv_heads != 1 => {
+                return fail(
+                    "latent",
+                    "one key/value head, [pages, page_size, 1, key_dim]".into(),
+                    latent,
+                );
+            }
+            _ => {}
+        }
+        if !(self.heads == 0 || self.kv_heads > 0 && self.heads % self.kv_heads == 0) {
+            let expected =
+                format!("heads divisible by the {} kv_heads of `{history}`", self.kv_heads);
+            return fail("q", expected, shapes.q);
+        }
+        if ![0, 2, 3].contains(&self.statistics_columns)
+            || shapes.statistics.is_some() && self.statistics_columns == 0
+        {
+            let found = shapes.statistics.unwrap_or_default();
+            return fail("statistics", "[queries, heads, 2 or 3]".into(), found);
+        }
+        Ok(())
+    }
+
+    fn check_shapes(&self, shapes: &BackwardInputs<&[usize]>) -> Result<()> {
+        let rows = |dim| vec![self.queries, self.heads, dim];
+        let cache = |dim| vec![self.pages, self.page_size, self.kv_heads, dim];
+        shapes.try_map(|array, found| {
+            let expected = match array {
+                "q" => rows(self.key_dim),
+                "k" | "latent" => cache(self.key_dim),
+                "v" => cache(self.value_dim),
+                "k_position" => cache(self.position_dim),
+                "q_position" => rows(self.position_dim),
+                "statistics" => rows(self.statistics_columns),
+                _ => rows(self.value_dim),
+            };
+            if found == expected {
+                return Ok(());
+            }
+            Err(Error::Shape { array, expected: format!("{expected:?}"), found: found.to_vec() })
+        })?;
+        Ok(())
+    }
+}
+
+/// The axes of a shape with exactly `N` of them.
+fn axes<const N: usize>(array: &'static str, shape: &[usize], words: &str) -> Result<[usize; N]> {
+    shape.try_into().map_err(|_| Error::Shape {
+        array,
+        expected: words.into(),
+        found: shape.to_vec(),
+    })
+}

@@ -1,0 +1,146 @@
+//! Paged attention over a KV cache in physical pages: grouped-query attention (MHA, GQA, MQA) and MLA.
+
+use std::convert::Infallible;
+
+mod geometry;
+mod gradients;
+mod schedule;
+
+pub use geometry::Geometry;
+pub use gradients::{Gradient, Gradients};
+pub use schedule::Schedule;
+
+/// The history half of the inputs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum History<T> {
+    /// Keys and values of their own (MHA, GQA, MQA).
+    Separate {
+        /// `[pages, page_size, kv_heads, key_dim]`.
+        k: T,
+        /// `[pages, page_size, kv_heads, value_dim]`.
+        v: T,
+    },
+    /// MLA: one latent row is both key and value; a position part adds to the score.
+    Latent {
+        /// `[pages, page_size, 1, key_dim]`.
+        latent: T,
+        /// `[queries, heads, position_dim]`.
+        q_position: T,
+        /// `[pages, page_size, 1, position_dim]`.
+        k_position: T,
+    },
+}
+
+/// What the attention backward reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BackwardInputs<T> {
+    /// `[queries, heads, key_dim]`.
+    pub q: T,
+    /// Keys and values, or the latent rows and the position parts.
+    pub history: History<T>,
+    /// Upstream gradient, `[queries, heads, value_dim]`.
+    pub output_gradient: T,
+    /// Saved row statistics, `[queries, heads, 2]` (maximum, denominator) or `[queries, heads, 3]` (and delta).
+    pub statistics: Option<T>,
+    /// The forward's output, `[queries, heads, value_dim]`: gives delta where the statistics lack it.
+    pub output: Option<T>,
+}
+
+impl<T> BackwardInputs<T> {
+    /// Whether the history is latent (MLA).
+    pub fn is_mla(&self) -> bool {
+        matches!(self.history, History::Latent { .. })
+    }
+
+    /// The inputs made of what `map` makes of each named tensor.
+    ///
+    /// # Errors
+    /// The first error of `map`.
+    pub fn try_map<U, E>(
+        self,
+        mut map: impl FnMut(&'static str, T) -> Result<U, E>,
+    ) -> Result<BackwardInputs<U>, E> {
+        let q = map("q", self.q)?;
+        let history = match self.history {
+            History::Separate { k, v } => History::Separate { k: map("k", k)?, v: map("v", v)? },
+            History::Latent { latent, q_position, k_position } => History::Latent {
+                latent: map("latent", latent)?,
+                q_position: map("q_position", q_position)?,
+                k_position: map("k_position", k_position)?,
+            },
+        };
+        Ok(BackwardInputs {
+            q,
+            history,
+            output_gradient: map("output_gradient", self.output_gradient)?,
+            statistics: self.statistics.map(|t| map("statistics", t)).transpose()?,
+            output: self.output.map(|t| map("output", t)).transpose()?,
+        })
+    }
+
+    /// The inputs made of what `map` makes of each named tensor.
+    pub fn map<U>(self, mut map: impl FnMut(&'static str, T) -> U) -> BackwardInputs<U> {
+        match self.try_map(|name, t| Ok::<_, Infallible>(map(name, t))) {
+            Ok(mapped) => mapped,
+        }
+    }
+
+    /// The inputs by reference.
+    pub fn as_ref(&self) -> BackwardInputs<&T> {
+        BackwardInputs {
+            q: &self.q,
+            history: match &self.history {
+                History::Separate { k, v } => History::Separate { k, v },
+                History::Latent { latent, q_position, k_position } => {
+                    History::Latent { latent, q_position, k_position }
+                }
+            },
+            output_gradient: &self.output_gradient,
+            statistics: self.statistics.as_ref(),
+            output: self.output.as_ref(),
+        }
+    }
+}
+
+/// What the attention backward writes: the gradients asked for, and the row statistics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BackwardOutputs<T> {
+    /// The gradients asked for, in the order of [`Gradient::ALL`].
+    pub gradients: Vec<(Gradient, T)>,
+    /// `[queries, heads, 3]`: maximum, denominator, delta.
+    pub statistics: T,
+}
+
+/// Options of the attention backward.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Options {
+    /// A row sees the tokens up to its position only.
+    pub causal: bool,
+    /// Factor of the scores; finite, > 0.
+    pub scale: f32,
+    /// Which gradients to compute.
+    pub gradients: Gradients,
+    /// Skip rows that cannot see a token.
+    pub prune_queries: bool,
+    /// Keep a slot's key, value and position row in registers.
+    pub cache_history: bool,
+    /// Launch only over reachable pages and zero the rest.
+    pub compact_history: bool,
+    /// Rows per block of the maxima by which unsorted sequences are pruned; ≥ 1.
+    pub query_block_rows: u32,
+}
+
+impl Options {
+    /// The defaults of the specification: causal, all gradients, pruned, not cached, not compacted.
+    pub fn new(scale: f32) -> Self {
+        Self {
+            causal: true,
+            scale,
+            gradients: Gradients::ALL,
+            prune_queries: true,
+            cache_history: false,
+            compact_history: false,
+            query_block_rows: 32,
+        }
+    }
+}

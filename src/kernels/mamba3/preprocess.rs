@@ -1,0 +1,203 @@
+//! Arrays, sizes and parameters that the preprocess forward and backward share.
+
+use crate::error::{Error, Result};
+use crate::kernels::tensors::tensor_group;
+
+tensor_group! {
+    /// What the backward reads. Any number of leading axes (`[batch, length, …]`, or none) stands for the rows.
+    pub struct BackwardInputs {
+        /// The packed projection, `[rows, projected_width]`.
+        pub projected,
+        /// Added to `dd_dt`, `[heads]`.
+        pub dt_bias,
+        /// Upstream gradient, `[rows, inner_size]`.
+        pub z_gradient,
+        /// Upstream gradient, `[rows, inner_size]`.
+        pub x_gradient,
+        /// Upstream gradient, `[rows, bc_rows, state_size]`.
+        pub bh_gradient,
+        /// Upstream gradient, `[rows, bc_rows, state_size]`.
+        pub ch_gradient,
+        /// Upstream gradient, `[rows, heads]`.
+        pub dt_gradient,
+        /// Upstream gradient, `[rows, heads]`.
+        pub adt_gradient,
+        /// Upstream gradient, `[rows, heads]`.
+        pub trap_gradient,
+        /// Upstream gradient, `[rows, rope_angles]`.
+        pub angle_gradient,
+    }
+}
+
+tensor_group! {
+    /// What the backward writes, every element of it.
+    pub struct BackwardOutputs {
+        /// Gradient of `projected`, shaped like it.
+        pub projected_gradient,
+        /// The gradient of `dt_bias` before the sum over rows, `[rows, heads]`.
+        pub dt_bias_partial,
+        /// Gradient of `dt_bias`, `[heads]`: `dt_bias_partial` summed in a fixed order.
+        pub dt_bias_gradient,
+    }
+}
+
+/// The scalar parameters of the preprocess, with the defaults of the specification.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parameters {
+    /// Added to the mean square before the root; > 0.
+    pub epsilon: f32,
+    /// Lower clamp of dt; 0 ≤ dt_min ≤ dt_max.
+    pub dt_min: f32,
+    /// Upper clamp of dt; may be infinite.
+    pub dt_max: f32,
+    /// Least magnitude of the decay; ≥ 0.
+    pub a_floor: f32,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self { epsilon: 1e-5, dt_min: 0.001, dt_max: 0.1, a_floor: 1e-4 }
+    }
+}
+
+impl Parameters {
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] naming what is out of its range (NaN included).
+    pub fn check(&self) -> Result<()> {
+        let fail = |name, expected: &str, found: String| {
+            Err(Error::Parameter { name, expected: expected.into(), found })
+        };
+        if !(self.epsilon > 0.0 && self.epsilon.is_finite()) {
+            return fail("epsilon", "a finite number > 0", self.epsilon.to_string());
+        }
+        if !(self.dt_min >= 0.0 && self.dt_min <= self.dt_max) {
+            let found = format!("dt_min = {} and dt_max = {}", self.dt_min, self.dt_max);
+            return fail("dt_min and dt_max", "0 ≤ dt_min ≤ dt_max", found);
+        }
+        if !(self.a_floor >= 0.0 && self.a_floor.is_finite()) {
+            return fail("a_floor", "a finite number ≥ 0", self.a_floor.to_string());
+        }
+        Ok(())
+    }
+}
+
+/// The sizes of one preprocess, inferred from the shapes of its arrays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Geometry {
+    /// The leading axes that stand for the rows; outputs keep them.
+    pub leading: Vec<usize>,
+    /// Their product.
+    pub rows: usize,
+    /// Width of z and of x.
+    pub inner_size: usize,
+    /// State rows of B and of C a token: groups · mimo_rank.
+    pub bc_rows: usize,
+    /// Width of one state row.
+    pub state_size: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Rotary angles a token.
+    pub rope_angles: usize,
+}
+
+impl Geometry {
+    /// Infers the sizes from the shapes of the backward's inputs and checks that all agree.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for the first array that disagrees.
+    pub fn of_backward(shapes: &BackwardInputs<&[usize]>) -> Result<Self> {
+        let (leading, _) = split(shapes.projected, 1, "projected", "[…rows, projected_width]")?;
+        let trailing = |array, shape: &[usize], axes: usize, words: &str| -> Result<Vec<usize>> {
+            let (lead, tail) = split(shape, axes, array, words)?;
+            if lead != leading {
+                return Err(Error::Shape {
+                    array,
+                    expected: format!("{words} with the leading axes {leading:?} of `projected`"),
+                    found: shape.to_vec(),
+                });
+            }
+            Ok(tail.to_vec())
+        };
+        let inner = trailing("z_gradient", shapes.z_gradient, 1, "[…rows, inner_size]")?;
+        let state = trailing("bh_gradient", shapes.bh_gradient, 2, "[…rows, bc_rows, state_size]")?;
+        let angle = trailing("angle_gradient", shapes.angle_gradient, 1, "[…rows, rope_angles]")?;
+        let &[heads] = shapes.dt_bias else {
+            return Err(Error::Shape {
+                array: "dt_bias",
+                expected: "[heads]".into(),
+                found: shapes.dt_bias.to_vec(),
+            });
+        };
+        let geometry = Self {
+            leading: leading.to_vec(),
+            rows: leading.iter().product(),
+            inner_size: inner[0],
+            bc_rows: state[0],
+            state_size: state[1],
+            heads,
+            rope_angles: angle[0],
+        };
+        geometry.check_backward(shapes)?;
+        Ok(geometry)
+    }
+
+    /// Width of one packed projection row.
+    pub fn projected_width(&self) -> usize {
+        2 * self.inner_size + 2 * self.bc_rows * self.state_size + 3 * self.heads + self.rope_angles
+    }
+
+    /// The shapes of the backward's inputs under these sizes.
+    pub fn backward_inputs(&self) -> BackwardInputs<Vec<usize>> {
+        let rows = |tail: &[usize]| [&self.leading, tail].concat();
+        BackwardInputs {
+            projected: rows(&[self.projected_width()]),
+            dt_bias: vec![self.heads],
+            z_gradient: rows(&[self.inner_size]),
+            x_gradient: rows(&[self.inner_size]),
+            bh_gradient: rows(&[self.bc_rows, self.state_size]),
+            ch_gradient: rows(&[self.bc_rows, self.state_size]),
+            dt_gradient: rows(&[self.heads]),
+            adt_gradient: rows(&[self.heads]),
+            trap_gradient: rows(&[self.heads]),
+            angle_gradient: rows(&[self.rope_angles]),
+        }
+    }
+
+    /// The shapes of the backward's outputs under these sizes.
+    pub fn backward_outputs(&self) -> BackwardOutputs<Vec<usize>> {
+        BackwardOutputs {
+            projected_gradient: [self.leading.as_slice(), &[self.projected_width()]].concat(),
+            dt_bias_partial: [self.leading.as_slice(), &[self.heads]].concat(),
+            dt_bias_gradient: vec![self.heads],
+        }
+    }
+
+    fn check_backward(&self, shapes: &BackwardInputs<&[usize]>) -> Result<()> {
+        let expected = self.backward_inputs();
+        for ((array, found), (_, expected)) in shapes.named().zip(expected.as_ref().named()) {
+            if *found != expected.as_slice() {
+                return Err(Error::Shape {
+                    array,
+                    expected: format!("{expected:?}"),
+                    found: found.to_vec(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Splits a shape into its leading axes and the last `axes`.
+fn split<'a>(
+    shape: &'a [usize],
+    axes: usize,
+    array: &'static str,
+    words: &str,
+) -> Result<(&'a [usize], &'a [usize])> {
+    let Some(leading) = shape.len().checked_sub(axes) else {
+        return Err(Error::Shape { array, expected: words.into(), found: shape.to_vec() });
+    };
+    Ok(shape.split_at(leading))
+}

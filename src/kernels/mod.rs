@@ -1,0 +1,6 @@
+//! The kernel families: their arrays, shapes, options and how they are recorded on a device.
+
+mod tensors;
+
+pub mod attention;
+pub mod mamba3;

@@ -1,0 +1,9 @@
+#![doc = include_str!("../README.md")]
+
+pub mod error;
+pub mod host;
+pub mod kernels;
+pub mod reference;
+
+pub use error::{Error, Rejected, Result};
+pub use host::{Dtype, HostTensor};

@@ -1,0 +1,1 @@
+//! Float64 on the CPU: an independent twin of every kernel.
