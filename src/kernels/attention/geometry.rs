@@ -35,7 +35,8 @@ impl Geometry {
     /// Infers the sizes from the shapes of the inputs and checks that all agree.
     ///
     /// # Errors
-    /// [`Error::Shape`] for the first array that disagrees or has a dimension out of range.
+    /// [`Error::Shape`] for the first array that disagrees or has a dimension out of range;
+    /// [`Error::TooLarge`] for one with more elements than the kernels can index.
     pub fn of_backward(shapes: &BackwardInputs<&[usize]>) -> Result<Self> {
         let [queries, heads, key_dim] = axes("q", shapes.q, "[queries, heads, key_dim]")?;
         let (history, cache, value_dim, position_dim) = match shapes.history {
@@ -69,6 +70,7 @@ impl Geometry {
         };
         geometry.check_ranges(shapes, history)?;
         geometry.check_shapes(shapes)?;
+        geometry.check_index_range()?;
         Ok(geometry)
     }
 
@@ -84,7 +86,7 @@ impl Geometry {
 
     /// Physical slots: pages · page_size.
     pub fn slots(&self) -> usize {
-        self.pages * self.page_size
+        self.pages.saturating_mul(self.page_size)
     }
 
     /// The shape of a gradient, which is that of its array.
@@ -103,6 +105,37 @@ impl Geometry {
     /// The shape of the statistics that the query kernel writes.
     pub fn statistics_shape(&self) -> Vec<usize> {
         vec![self.queries, self.heads, 3]
+    }
+
+    /// Checks that every axis and every array's number of elements fits u32.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for the first that does not.
+    pub fn check_index_range(&self) -> Result<()> {
+        let Self { queries, heads, kv_heads, pages, page_size, .. } = *self;
+        let row = [queries, heads];
+        let cache = [pages, page_size, kv_heads];
+        let count = |axes: &[usize]| axes.iter().map(|&n| n as u128).fold(1, u128::saturating_mul);
+        let elements = |axes: &[usize], dim| count(axes).saturating_mul(dim as u128);
+        // The axes first: beside an axis of 0, any other may be huge.
+        fits("queries", count(&[queries]))?;
+        fits("heads", count(&[heads]))?;
+        fits("key/value heads", count(&[kv_heads]))?;
+        fits("pages", count(&[pages]))?;
+        fits("slots (pages · page_size)", count(&[pages, page_size]).max(count(&[page_size])))?;
+        fits("elements of the queries (queries · heads · key_dim)", elements(&row, self.key_dim))?;
+        fits(
+            "elements of the output (queries · heads · value_dim)",
+            elements(&row, self.value_dim),
+        )?;
+        fits("elements of the query positions", elements(&row, self.position_dim))?;
+        fits("elements of the statistics (queries · heads · 3)", elements(&row, 3))?;
+        fits("elements of the keys (slots · kv_heads · key_dim)", elements(&cache, self.key_dim))?;
+        fits(
+            "elements of the values (slots · kv_heads · value_dim)",
+            elements(&cache, self.value_dim),
+        )?;
+        fits("elements of the key positions", elements(&cache, self.position_dim))
     }
 
     fn check_ranges(&self, shapes: &BackwardInputs<&[usize]>, history: &'static str) -> Result<()> {
@@ -141,7 +174,7 @@ impl Geometry {
             }
             _ => {}
         }
-        if !(self.heads == 0 || self.kv_heads > 0 && self.heads % self.kv_heads == 0) {
+        if !self.heads.is_multiple_of(self.kv_heads) {
             let expected =
                 format!("heads divisible by the {} kv_heads of `{history}`", self.kv_heads);
             return fail("q", expected, shapes.q);
@@ -184,4 +217,10 @@ fn axes<const N: usize>(array: &'static str, shape: &[usize], words: &str) -> Re
         expected: words.into(),
         found: shape.to_vec(),
     })
+}
+
+/// Fails when a count is beyond the kernels' indices.
+pub(super) fn fits(what: &'static str, found: u128) -> Result<()> {
+    let limit = u128::from(u32::MAX);
+    if found <= limit { Ok(()) } else { Err(Error::TooLarge { what, found, limit }) }
 }

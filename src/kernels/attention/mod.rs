@@ -2,12 +2,16 @@
 
 use std::convert::Infallible;
 
+use crate::error::{Error, Result};
+
 mod geometry;
 mod gradients;
+mod plan;
 mod schedule;
 
-pub use geometry::Geometry;
+pub use geometry::{Geometry, MAX_DIM, MAX_POSITION_DIM};
 pub use gradients::{Gradient, Gradients};
+pub use plan::Plan;
 pub use schedule::Schedule;
 
 /// The history half of the inputs.
@@ -142,5 +146,27 @@ impl Options {
             compact_history: false,
             query_block_rows: 32,
         }
+    }
+
+    /// Checks the ranges of the scale and of the block of rows; the gradients are for [`Gradients::resolve`].
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] naming what is out of its range.
+    pub fn check(&self) -> Result<()> {
+        if !(self.scale.is_finite() && self.scale > 0.0) {
+            return Err(Error::Parameter {
+                name: "scale",
+                expected: "a finite number > 0".into(),
+                found: self.scale.to_string(),
+            });
+        }
+        if self.query_block_rows == 0 {
+            return Err(Error::Parameter {
+                name: "query_block_rows",
+                expected: "≥ 1".into(),
+                found: "0".into(),
+            });
+        }
+        Ok(())
     }
 }
