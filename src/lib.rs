@@ -3,6 +3,7 @@
 pub mod error;
 pub mod host;
 pub mod kernels;
+pub mod manifest;
 pub mod reference;
 
 pub use error::{Error, Rejected, Result};
