@@ -50,9 +50,7 @@ def _one_line(text):
     for options, uri, suite, components in re.findall(r"^\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#\n]*)", text, re.M):
         entry = {"types": "deb", "uris": uri, "suites": suite, "components": components}
         given = dict(o.split("=", 1) for o in options.split() if "=" in o)
-        for option, field in (("signed-by", "signed-by"), ("trusted", "trusted")):
-            if option in given:
-                entry[field] = given[option].replace(",", " ")
+        entry.update({k: v.replace(",", " ") for k, v in given.items() if k in ("signed-by", "trusted")})
         yield entry
 
 
@@ -81,7 +79,7 @@ class Apt:
         self.scratch = scratch
         self.codename = release().get("VERSION_CODENAME", "")
         self.sources = _machine_sources(self.codename)
-        self.updated = None
+        self.updated = None  # whether the lists read last have backports; None: not read
         if not self.sources:
             raise DebError("no apt source for this release in /etc/apt")
         for folder in ("state/lists/partial", "cache/archives/partial"):
@@ -98,7 +96,7 @@ class Apt:
         return done.stdout
 
     def _update(self, backports):
-        if self.updated in ((backports,), (True,)):
+        if self.updated is not None and self.updated >= backports:
             return
         entries = list(self.sources)
         if backports:
@@ -110,7 +108,7 @@ class Apt:
                 file.write("".join(f"{k.title()}: {v}\n" for k, v in entry.items()) + "\n")
         print("  reading the package lists", file=sys.stderr)
         self._run("apt-get", "update")
-        self.updated = (backports,)
+        self.updated = backports
 
     def _candidate(self, package, *options):
         found = re.search(r"Candidate: (?:\d+:)?(\d\S*)", self._run("apt-cache", *options, "policy", package))

@@ -99,13 +99,15 @@ def output(command, env=None):
 
 
 class Setup:
-    def __init__(self, wanted, quiet_stdout):
+    def __init__(self, wanted, others, quiet_stdout):
         self.cache = cache_folder(os.environ)
         self.env = without_cache(os.environ, self.cache)
-        self.wanted = wanted
+        self.wanted = wanted  # parts to install if missing
+        self.others = others  # whether to look for the other parts too
         self.report = sys.stderr if quiet_stdout else sys.stdout
         self.exports = []  # lines of shell
         self.errors = []
+        self.advise = False
         self.closing = contextlib.ExitStack()
         self.scratch = None  # set while the lock is held
         self.loader = self.driver_env = None
@@ -164,13 +166,10 @@ class Setup:
 
     def apt(self):
         if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-            raise Missing(self.advice())
+            self.advise = True
+            raise Missing("not found, or too old, or broken; and no apt here to fetch it")
         if not self._apt:
-            (self.scratch / "apt").mkdir()
-            try:
-                self._apt = debs.Apt(str(self.scratch / "apt"))
-            except DebError as error:
-                raise Missing(f"{error}\n{self.advice()}") from error
+            self._apt = debs.Apt(str(self.scratch / "apt"))
         return self._apt
 
     @staticmethod
@@ -178,14 +177,19 @@ class Setup:
         system = debs.release()
         for name in [system.get("ID", ""), *system.get("ID_LIKE", "").split()]:
             if name in PACKAGES:
-                return f"install it with the system's packages: {PACKAGES[name]}"
-        return "install the Vulkan loader, Mesa's lavapipe driver and the Khronos validation layer with the " \
+                return f"install what is missing with the system's packages: {PACKAGES[name]}"
+        return "install what is missing of the Vulkan loader, Mesa's lavapipe driver and the Khronos validation layer with the " \
                "system's package manager, or the Vulkan SDK"
 
     def chromium(self):
         """Debian's chromium-common: it ships a current validation layer and SwiftShader."""
         if not self._chromium:
-            deb = self.apt().download("chromium-common")
+            apt = self.apt()
+            try:
+                deb = apt.download("chromium-common")
+            except DebError as error:
+                raise Missing("not in this release's packages: install the Vulkan SDK and set VULKAN_SDK as its "
+                              f"setup-env.sh does\n{error}") from error
             self._chromium = Path(debs.unpack([deb], self.scratch / "chromium"), "usr/lib/chromium")
         return self._chromium
 
@@ -397,6 +401,8 @@ class Setup:
         self.exports.append(f"export {name}={shlex.quote(str(value))}${{{name}:+:${name}}}")
 
     def ensure(self, part, optional=False):
+        if not (self.others or part in self.wanted):
+            return
         find, install, use = (getattr(self, f"{verb}_{part.replace('-', '_')}") for verb in ("find", "install", "use"))
         found, origin = find(), None
         if not found and part in self.wanted:
@@ -433,6 +439,8 @@ class Setup:
         self.ensure("lavapipe")
         self.ensure("layer")
         self.ensure("swiftshader", optional=True)
+        if self.advise and self.errors:
+            print(self.advice(), file=sys.stderr)
         return not self.errors
 
 
@@ -459,7 +467,8 @@ def main():
               if not (part == "layer" and args.no_layer) and not (part == "lavapipe" and args.device == "system")]
     if args.device == "system":
         wanted.append("device")
-    setup = Setup(wanted, args.print_env)
+    # The file serves all purposes, so it names whatever is there.
+    setup = Setup(wanted, not args.print_env, args.print_env)
     with setup.closing:
         if not setup.run():
             return 1
