@@ -1,7 +1,8 @@
 //! Sizes of an attention call, inferred from the shapes of its arrays.
 
-use super::{BackwardInputs, Gradient, History};
+use super::{BackwardInputs, ForwardInputs, Gradient, History};
 use crate::error::{Error, Result};
+use crate::kernels::index_range::{count, fits};
 
 /// Largest `key_dim` and `value_dim`.
 pub const MAX_DIM: usize = 1024;
@@ -38,38 +39,24 @@ impl Geometry {
     /// [`Error::Shape`] for the first array that disagrees or has a dimension out of range;
     /// [`Error::TooLarge`] for one with more elements than the kernels can index.
     pub fn of_backward(shapes: &BackwardInputs<&[usize]>) -> Result<Self> {
-        let [queries, heads, key_dim] = axes("q", shapes.q, "[queries, heads, key_dim]")?;
-        let (history, cache, value_dim, position_dim) = match shapes.history {
-            History::Separate { k, v } => {
-                let cache = axes("k", k, "[pages, page_size, kv_heads, key_dim]")?;
-                let value = axes::<4>("v", v, "[pages, page_size, kv_heads, value_dim]")?;
-                ("k", cache, value[3], 0)
-            }
-            History::Latent { latent, k_position, .. } => {
-                let cache = axes("latent", latent, "[pages, page_size, 1, key_dim]")?;
-                let position =
-                    axes::<4>("k_position", k_position, "[pages, page_size, 1, position_dim]")?;
-                ("latent", cache, cache[3], position[3])
-            }
-        };
-        let [pages, page_size, kv_heads, _] = cache;
         let statistics_columns = match shapes.statistics {
-            Some(shape) => axes::<3>("statistics", shape, "[queries, heads, 2 or 3]")?[2],
             None => 0,
+            Some(&[_, _, columns @ (2 | 3)]) => columns,
+            Some(found) => return fail("statistics", "[queries, heads, 2 or 3]".into(), found),
         };
-        let geometry = Self {
-            queries,
-            heads,
-            kv_heads,
-            pages,
-            page_size,
-            key_dim,
-            value_dim,
-            position_dim,
-            statistics_columns,
-        };
-        geometry.check_ranges(shapes, history)?;
-        geometry.check_shapes(shapes)?;
+        let geometry = Self { statistics_columns, ..Self::infer(shapes.q, &shapes.history)? };
+        shapes.try_map(|array, found| geometry.check_shape(array, found))?;
+        geometry.check_index_range()?;
+        Ok(geometry)
+    }
+
+    /// Infers the sizes from the shapes of the forward's inputs and checks that all agree.
+    ///
+    /// # Errors
+    /// As [`Geometry::of_backward`].
+    pub fn of_forward(shapes: &ForwardInputs<&[usize]>) -> Result<Self> {
+        let geometry = Self::infer(shapes.q, &shapes.history)?;
+        shapes.try_map(|array, found| geometry.check_shape(array, found))?;
         geometry.check_index_range()?;
         Ok(geometry)
     }
@@ -115,7 +102,6 @@ impl Geometry {
         let Self { queries, heads, kv_heads, pages, page_size, .. } = *self;
         let row = [queries, heads];
         let cache = [pages, page_size, kv_heads];
-        let count = |axes: &[usize]| axes.iter().map(|&n| n as u128).fold(1, u128::saturating_mul);
         let elements = |axes: &[usize], dim| count(axes).saturating_mul(dim as u128);
         // The axes first: beside an axis of 0, any other may be huge.
         fits("queries", count(&[queries]))?;
@@ -138,76 +124,91 @@ impl Geometry {
         fits("elements of the key positions", elements(&cache, self.position_dim))
     }
 
-    fn check_ranges(&self, shapes: &BackwardInputs<&[usize]>, history: &'static str) -> Result<()> {
-        let cache = match shapes.history {
-            History::Separate { k, .. } => k,
-            History::Latent { latent, .. } => latent,
+    fn infer(q: &[usize], history: &History<&[usize]>) -> Result<Self> {
+        let [queries, heads, key_dim] = axes("q", q, "[queries, heads, key_dim]")?;
+        let (name, cache, value_dim, position_dim) = match history {
+            History::Separate { k, v } => {
+                let value = axes::<4>("v", v, "[pages, page_size, kv_heads, value_dim]")?;
+                ("k", k, value[3], 0)
+            }
+            History::Latent { latent, k_position, .. } => {
+                let words = "[pages, page_size, 1, position_dim]";
+                let position = axes::<4>("k_position", k_position, words)?;
+                ("latent", latent, key_dim, position[3])
+            }
         };
-        let fail = |array, expected: String, found: &[usize]| {
-            Err(Error::Shape { array, expected, found: found.to_vec() })
+        let words = "[pages, page_size, kv_heads, key_dim]";
+        let [pages, page_size, kv_heads, _] = axes(name, cache, words)?;
+        let statistics_columns = 0;
+        let geometry = Self {
+            queries,
+            heads,
+            kv_heads,
+            pages,
+            page_size,
+            key_dim,
+            value_dim,
+            position_dim,
+            statistics_columns,
         };
+        geometry.check_ranges(q, name, cache, history)?;
+        Ok(geometry)
+    }
+
+    fn check_ranges(
+        &self,
+        q: &[usize],
+        name: &'static str,
+        cache: &[usize],
+        history: &History<&[usize]>,
+    ) -> Result<()> {
         if !(1..=MAX_DIM).contains(&self.key_dim) {
-            return fail("q", format!("a key_dim in 1..={MAX_DIM}"), shapes.q);
+            return fail("q", format!("a key_dim in 1..={MAX_DIM}"), q);
         }
         if self.page_size == 0 {
-            return fail(history, "a page_size ≥ 1".into(), cache);
+            return fail(name, "a page_size ≥ 1".into(), cache);
         }
-        match shapes.history {
+        match history {
             History::Separate { v, .. } if !(1..=MAX_DIM).contains(&self.value_dim) => {
                 return fail("v", format!("a value_dim in 1..={MAX_DIM}"), v);
             }
             History::Latent { k_position, .. }
                 if !(1..=MAX_POSITION_DIM).contains(&self.position_dim) =>
             {
-                return fail(
-                    "k_position",
-                    format!("a position_dim in 1..={MAX_POSITION_DIM}"),
-                    k_position,
-                );
+                let expected = format!("a position_dim in 1..={MAX_POSITION_DIM}");
+                return fail("k_position", expected, k_position);
             }
-            History::Latent { latent, .. } if self.kv_heads != 1 => {
-                return fail(
-                    "latent",
-                    "one key/value head, [pages, page_size, 1, key_dim]".into(),
-                    latent,
-                );
+            History::Latent { .. } if self.kv_heads != 1 => {
+                let expected = "one key/value head, [pages, page_size, 1, key_dim]";
+                return fail(name, expected.into(), cache);
             }
             _ => {}
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            let expected =
-                format!("heads divisible by the {} kv_heads of `{history}`", self.kv_heads);
-            return fail("q", expected, shapes.q);
-        }
-        if ![0, 2, 3].contains(&self.statistics_columns)
-            || shapes.statistics.is_some() && self.statistics_columns == 0
-        {
-            let found = shapes.statistics.unwrap_or_default();
-            return fail("statistics", "[queries, heads, 2 or 3]".into(), found);
+            let expected = format!("heads divisible by the {} kv_heads of `{name}`", self.kv_heads);
+            return fail("q", expected, q);
         }
         Ok(())
     }
 
-    fn check_shapes(&self, shapes: &BackwardInputs<&[usize]>) -> Result<()> {
+    fn check_shape(&self, array: &'static str, found: &[usize]) -> Result<()> {
         let rows = |dim| vec![self.queries, self.heads, dim];
         let cache = |dim| vec![self.pages, self.page_size, self.kv_heads, dim];
-        shapes.try_map(|array, found| {
-            let expected = match array {
-                "q" => rows(self.key_dim),
-                "k" | "latent" => cache(self.key_dim),
-                "v" => cache(self.value_dim),
-                "k_position" => cache(self.position_dim),
-                "q_position" => rows(self.position_dim),
-                "statistics" => rows(self.statistics_columns),
-                _ => rows(self.value_dim),
-            };
-            if found == expected {
-                return Ok(());
-            }
-            Err(Error::Shape { array, expected: format!("{expected:?}"), found: found.to_vec() })
-        })?;
-        Ok(())
+        let expected = match array {
+            "q" => rows(self.key_dim),
+            "k" | "latent" => cache(self.key_dim),
+            "v" => cache(self.value_dim),
+            "k_position" => cache(self.position_dim),
+            "q_position" => rows(self.position_dim),
+            "statistics" => rows(self.statistics_columns),
+            _ => rows(self.value_dim),
+        };
+        if found == expected { Ok(()) } else { fail(array, format!("{expected:?}"), found) }
     }
+}
+
+fn fail<T>(array: &'static str, expected: String, found: &[usize]) -> Result<T> {
+    Err(Error::Shape { array, expected, found: found.to_vec() })
 }
 
 /// The axes of a shape with exactly `N` of them.
@@ -217,10 +218,4 @@ fn axes<const N: usize>(array: &'static str, shape: &[usize], words: &str) -> Re
         expected: words.into(),
         found: shape.to_vec(),
     })
-}
-
-/// Fails when a count is beyond the kernels' indices.
-pub(super) fn fits(what: &'static str, found: u128) -> Result<()> {
-    let limit = u128::from(u32::MAX);
-    if found <= limit { Ok(()) } else { Err(Error::TooLarge { what, found, limit }) }
 }

@@ -35,6 +35,84 @@ pub enum History<T> {
     },
 }
 
+impl<T> History<T> {
+    /// Whether it is latent (MLA).
+    pub fn is_latent(&self) -> bool {
+        matches!(self, Self::Latent { .. })
+    }
+
+    /// The history made of what `map` makes of each named tensor.
+    ///
+    /// # Errors
+    /// The first error of `map`.
+    pub fn try_map<U, E>(
+        self,
+        mut map: impl FnMut(&'static str, T) -> Result<U, E>,
+    ) -> Result<History<U>, E> {
+        Ok(match self {
+            Self::Separate { k, v } => History::Separate { k: map("k", k)?, v: map("v", v)? },
+            Self::Latent { latent, q_position, k_position } => History::Latent {
+                latent: map("latent", latent)?,
+                q_position: map("q_position", q_position)?,
+                k_position: map("k_position", k_position)?,
+            },
+        })
+    }
+
+    /// The history by reference.
+    pub fn as_ref(&self) -> History<&T> {
+        match self {
+            Self::Separate { k, v } => History::Separate { k, v },
+            Self::Latent { latent, q_position, k_position } => {
+                History::Latent { latent, q_position, k_position }
+            }
+        }
+    }
+}
+
+/// What the attention forward reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ForwardInputs<T> {
+    /// `[queries, heads, key_dim]`.
+    pub q: T,
+    /// Keys and values, or the latent rows and the position parts.
+    pub history: History<T>,
+}
+
+impl<T> ForwardInputs<T> {
+    /// The inputs made of what `map` makes of each named tensor.
+    ///
+    /// # Errors
+    /// The first error of `map`.
+    pub fn try_map<U, E>(
+        self,
+        mut map: impl FnMut(&'static str, T) -> Result<U, E>,
+    ) -> Result<ForwardInputs<U>, E> {
+        Ok(ForwardInputs { q: map("q", self.q)?, history: self.history.try_map(map)? })
+    }
+
+    /// The inputs made of what `map` makes of each named tensor.
+    pub fn map<U>(self, mut map: impl FnMut(&'static str, T) -> U) -> ForwardInputs<U> {
+        match self.try_map(|name, t| Ok::<_, Infallible>(map(name, t))) {
+            Ok(mapped) => mapped,
+        }
+    }
+
+    /// The inputs by reference.
+    pub fn as_ref(&self) -> ForwardInputs<&T> {
+        ForwardInputs { q: &self.q, history: self.history.as_ref() }
+    }
+}
+
+/// What the attention forward writes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForwardOutputs<T> {
+    /// `[queries, heads, value_dim]`.
+    pub output: T,
+    /// `[queries, heads, 2]`: maximum, denominator.
+    pub statistics: T,
+}
+
 /// What the attention backward reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BackwardInputs<T> {
@@ -53,7 +131,7 @@ pub struct BackwardInputs<T> {
 impl<T> BackwardInputs<T> {
     /// Whether the history is latent (MLA).
     pub fn is_mla(&self) -> bool {
-        matches!(self.history, History::Latent { .. })
+        self.history.is_latent()
     }
 
     /// The inputs made of what `map` makes of each named tensor.
@@ -65,14 +143,7 @@ impl<T> BackwardInputs<T> {
         mut map: impl FnMut(&'static str, T) -> Result<U, E>,
     ) -> Result<BackwardInputs<U>, E> {
         let q = map("q", self.q)?;
-        let history = match self.history {
-            History::Separate { k, v } => History::Separate { k: map("k", k)?, v: map("v", v)? },
-            History::Latent { latent, q_position, k_position } => History::Latent {
-                latent: map("latent", latent)?,
-                q_position: map("q_position", q_position)?,
-                k_position: map("k_position", k_position)?,
-            },
-        };
+        let history = self.history.try_map(&mut map)?;
         Ok(BackwardInputs {
             q,
             history,
@@ -93,12 +164,7 @@ impl<T> BackwardInputs<T> {
     pub fn as_ref(&self) -> BackwardInputs<&T> {
         BackwardInputs {
             q: &self.q,
-            history: match &self.history {
-                History::Separate { k, v } => History::Separate { k, v },
-                History::Latent { latent, q_position, k_position } => {
-                    History::Latent { latent, q_position, k_position }
-                }
-            },
+            history: self.history.as_ref(),
             output_gradient: &self.output_gradient,
             statistics: self.statistics.as_ref(),
             output: self.output.as_ref(),

@@ -1,9 +1,9 @@
 //! The host plan of a paged-attention call: a schedule, checked, in the words that the kernels read.
 
-use super::geometry::fits;
 use super::schedule::Narrowed;
 use super::{Geometry, Schedule};
 use crate::error::{Error, Result};
+use crate::kernels::index_range::fits;
 
 /// A checked schedule and its inverse (from pages back to query rows): built once, uploaded once, reused.
 ///

@@ -1,6 +1,9 @@
 //! Arrays, sizes and parameters that the preprocess forward and backward share.
 
+use std::ops::Range;
+
 use crate::error::{Error, Result};
+use crate::kernels::index_range::{count, fits};
 use crate::kernels::tensors::tensor_group;
 
 tensor_group! {
@@ -39,6 +42,73 @@ tensor_group! {
         /// Gradient of `dt_bias`, `[heads]`: `dt_bias_partial` summed in a fixed order.
         pub dt_bias_gradient,
     }
+}
+
+tensor_group! {
+    /// What the forward reads. Any number of leading axes (`[batch, length, …]`, or none) stands for the rows.
+    pub struct ForwardInputs {
+        /// The packed projection, `[rows, projected_width]`.
+        pub projected,
+        /// Added to `dd_dt`, `[heads]`.
+        pub dt_bias,
+    }
+}
+
+tensor_group! {
+    /// What the forward writes.
+    pub struct ForwardOutputs {
+        /// Passed through, `[rows, inner_size]`.
+        pub z,
+        /// Passed through, `[rows, inner_size]`.
+        pub x,
+        /// B, each state row over its root mean square, `[rows, bc_rows, state_size]`.
+        pub bh,
+        /// C, each state row over its root mean square, `[rows, bc_rows, state_size]`.
+        pub ch,
+        /// Step sizes, `[rows, heads]`.
+        pub dt,
+        /// Step sizes times decays, `[rows, heads]`.
+        pub adt,
+        /// Passed through, `[rows, heads]`.
+        pub trap,
+        /// Passed through, `[rows, rope_angles]`.
+        pub angle,
+    }
+}
+
+tensor_group! {
+    /// The slices of one packed projection row, in the order in which they lie.
+    pub struct Slices {
+        /// `inner_size` wide.
+        pub z,
+        /// `inner_size` wide.
+        pub x,
+        /// `bc_rows · state_size` wide.
+        pub b,
+        /// `bc_rows · state_size` wide.
+        pub c,
+        /// `heads` wide.
+        pub dd_dt,
+        /// `heads` wide.
+        pub dd_a,
+        /// `heads` wide.
+        pub trap,
+        /// `rope_angles` wide.
+        pub angle,
+    }
+}
+
+/// The widths that the forward cannot infer from its arrays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Widths {
+    /// Width of z and of x.
+    pub inner_size: usize,
+    /// State rows of B and of C a token: groups · mimo_rank.
+    pub bc_rows: usize,
+    /// Width of one state row.
+    pub state_size: usize,
+    /// Rotary angles a token.
+    pub rope_angles: usize,
 }
 
 /// The scalar parameters of the preprocess, with the defaults of the specification.
@@ -106,7 +176,8 @@ impl Geometry {
     /// Infers the sizes from the shapes of the backward's inputs and checks that all agree.
     ///
     /// # Errors
-    /// [`Error::Shape`] for the first array that disagrees.
+    /// [`Error::Shape`] for the first array that disagrees; [`Error::TooLarge`] for one with more
+    /// elements than the kernels can index.
     pub fn of_backward(shapes: &BackwardInputs<&[usize]>) -> Result<Self> {
         let (leading, _) = split(shapes.projected, 1, "projected", "[…rows, projected_width]")?;
         let trailing = |array, shape: &[usize], axes: usize, words: &str| -> Result<Vec<usize>> {
@@ -123,29 +194,53 @@ impl Geometry {
         let inner = trailing("z_gradient", shapes.z_gradient, 1, "[…rows, inner_size]")?;
         let state = trailing("bh_gradient", shapes.bh_gradient, 2, "[…rows, bc_rows, state_size]")?;
         let angle = trailing("angle_gradient", shapes.angle_gradient, 1, "[…rows, rope_angles]")?;
-        let &[heads] = shapes.dt_bias else {
-            return Err(Error::Shape {
-                array: "dt_bias",
-                expected: "[heads]".into(),
-                found: shapes.dt_bias.to_vec(),
-            });
-        };
-        let geometry = Self {
-            leading: leading.to_vec(),
-            rows: leading.iter().product(),
+        let widths = Widths {
             inner_size: inner[0],
             bc_rows: state[0],
             state_size: state[1],
-            heads,
             rope_angles: angle[0],
         };
+        let geometry = Self::new(leading, shapes.dt_bias, &widths)?;
         geometry.check_backward(shapes)?;
         Ok(geometry)
     }
 
-    /// Width of one packed projection row.
+    /// The sizes of a forward, and whether the packed rows are as wide as `widths` ask for.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for an array that disagrees; [`Error::TooLarge`] for one with more elements
+    /// than the kernels can index.
+    pub fn of_forward(shapes: &ForwardInputs<&[usize]>, widths: &Widths) -> Result<Self> {
+        let (leading, width) = split(shapes.projected, 1, "projected", "[…rows, projected_width]")?;
+        let geometry = Self::new(leading, shapes.dt_bias, widths)?;
+        if width == [geometry.projected_width()] {
+            return Ok(geometry);
+        }
+        let Widths { inner_size, bc_rows, state_size, rope_angles } = *widths;
+        let (heads, expected) = (geometry.heads, geometry.projected_width());
+        Err(Error::Shape {
+            array: "projected",
+            expected: format!(
+                "[…rows, {expected}], as inner_size {inner_size}, bc_rows {bc_rows}, \
+                 state_size {state_size}, heads {heads} and rope_angles {rope_angles} ask for"
+            ),
+            found: shapes.projected.to_vec(),
+        })
+    }
+
+    /// Width of one packed projection row (saturating, for sizes that no array can have).
     pub fn projected_width(&self) -> usize {
-        2 * self.inner_size + 2 * self.bc_rows * self.state_size + 3 * self.heads + self.rope_angles
+        let widths = self.widths();
+        widths.named().fold(0, |total, (_, &width)| total.saturating_add(width))
+    }
+
+    /// Where the slices lie in a packed projection row.
+    pub fn slices(&self) -> Slices<Range<usize>> {
+        let mut begin = 0usize;
+        self.widths().map(|_, width| {
+            let end = begin.saturating_add(width);
+            std::mem::replace(&mut begin, end)..end
+        })
     }
 
     /// The shapes of the backward's inputs under these sizes.
@@ -171,6 +266,55 @@ impl Geometry {
             projected_gradient: [self.leading.as_slice(), &[self.projected_width()]].concat(),
             dt_bias_partial: [self.leading.as_slice(), &[self.heads]].concat(),
             dt_bias_gradient: vec![self.heads],
+        }
+    }
+
+    /// The shapes of the forward's outputs under these sizes.
+    pub fn forward_outputs(&self) -> ForwardOutputs<Vec<usize>> {
+        let rows = |tail: &[usize]| [&self.leading, tail].concat();
+        ForwardOutputs {
+            z: rows(&[self.inner_size]),
+            x: rows(&[self.inner_size]),
+            bh: rows(&[self.bc_rows, self.state_size]),
+            ch: rows(&[self.bc_rows, self.state_size]),
+            dt: rows(&[self.heads]),
+            adt: rows(&[self.heads]),
+            trap: rows(&[self.heads]),
+            angle: rows(&[self.rope_angles]),
+        }
+    }
+
+    fn new(leading: &[usize], dt_bias: &[usize], widths: &Widths) -> Result<Self> {
+        let &[heads] = dt_bias else {
+            return Err(Error::Shape {
+                array: "dt_bias",
+                expected: "[heads]".into(),
+                found: dt_bias.to_vec(),
+            });
+        };
+        let Widths { inner_size, bc_rows, state_size, rope_angles } = *widths;
+        let rows = count(leading);
+        fits("rows", rows)?;
+        let leading = leading.to_vec();
+        let rows = rows as usize;
+        let geometry = Self { leading, rows, inner_size, bc_rows, state_size, heads, rope_angles };
+        let width = geometry.projected_width();
+        fits("columns of `projected`", width as u128)?;
+        fits("elements of `projected` (rows · projected_width)", count(&[rows, width]))?;
+        Ok(geometry)
+    }
+
+    fn widths(&self) -> Slices<usize> {
+        let state = self.bc_rows.saturating_mul(self.state_size);
+        Slices {
+            z: self.inner_size,
+            x: self.inner_size,
+            b: state,
+            c: state,
+            dd_dt: self.heads,
+            dd_a: self.heads,
+            trap: self.heads,
+            angle: self.rope_angles,
         }
     }
 
