@@ -1,0 +1,109 @@
+//! Compiles the shaders with slangc, or takes the committed SPIR-V where there is no slangc, and
+//! generates the manifest that `src/manifest.rs` includes.
+//!
+//! The compiler is looked for through `SLANGC`, `SLANG_DIR`, `VULKAN_SDK` and `PATH`. With
+//! `BACKSLANG_UPDATE_SHADERS=FOLDER` the modules and their manifest are written there as well.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+#[path = "build/codegen.rs"]
+mod codegen;
+#[path = "build/committed.rs"]
+mod committed;
+#[path = "build/compile.rs"]
+mod compile;
+#[path = "build/model.rs"]
+mod model;
+#[path = "build/reflection.rs"]
+mod reflection;
+#[path = "build/slangc.rs"]
+mod slangc;
+#[path = "build/sources.rs"]
+mod sources;
+#[path = "build/spirv.rs"]
+mod spirv;
+
+use compile::Compiled;
+use slangc::Slangc;
+use sources::Sources;
+
+const UPDATE: &str = "BACKSLANG_UPDATE_SHADERS";
+const NO_COMPILER: &str = "no slangc is used (SLANGC, SLANG_DIR, VULKAN_SDK and PATH lead to none)";
+
+fn main() -> Result<()> {
+    let package = folder("CARGO_MANIFEST_DIR")?;
+    let out = folder("OUT_DIR")?;
+    let shaders = package.join("shaders");
+    println!("cargo::rerun-if-changed=shaders");
+    watch(UPDATE);
+    let sources = Sources::read(&shaders)?;
+    let compiled = match compiler(&package)? {
+        Some(slangc) => compile_fresh(&slangc, &package, &out, &sources)?,
+        None => {
+            ensure!(env::var_os(UPDATE).is_none(), "{UPDATE} is set, but {NO_COMPILER}");
+            committed::load(&shaders.join(sources::COMPILED), &sources).context(NO_COMPILER)?
+        }
+    };
+    committed::write_modules(&out.join("spirv"), &compiled)?;
+    let generated = codegen::generate(&compiled.manifest);
+    committed::write_if_changed(&out.join("manifest.rs"), generated.as_bytes())
+}
+
+fn folder(variable: &str) -> Result<PathBuf> {
+    let value = env::var_os(variable).with_context(|| format!("{variable} is not set"))?;
+    Ok(PathBuf::from(value))
+}
+
+/// The compiler to use, if any: none on docs.rs. One that the user named has to do; one that merely
+/// lies about is passed over when it is too old, and in a published package, where the committed
+/// modules are as tested.
+fn compiler(package: &Path) -> Result<Option<Slangc>> {
+    watch("DOCS_RS");
+    if env::var_os("DOCS_RS").is_some() {
+        return Ok(None);
+    }
+    let is_published = package.join("Cargo.toml.orig").exists();
+    let ways = if is_published { slangc::NAMED } else { slangc::ALL };
+    let Some(found) = slangc::find(ways, |name| env::var_os(name), watch)? else {
+        return Ok(None);
+    };
+    println!("cargo::rerun-if-changed={}", found.program.display());
+    match Slangc::new(&found) {
+        Ok(slangc) => Ok(Some(slangc)),
+        Err(error) if found.is_named() => Err(error),
+        Err(error) => {
+            warn(&format!("shaders/compiled is used: {error:#}"));
+            Ok(None)
+        }
+    }
+}
+
+fn compile_fresh(
+    slangc: &Slangc,
+    package: &Path,
+    out: &Path,
+    sources: &Sources,
+) -> Result<Compiled> {
+    let scratch = out.join("slang");
+    let compiled = compile::compile(slangc, package, &scratch, sources)?;
+    let committed = package.join("shaders").join(sources::COMPILED);
+    if let Some(target) = env::var_os(UPDATE) {
+        committed::update(Path::new(&target), &compiled)?;
+    } else if let Some(reason) = committed::stale_reason(&committed, &compiled, sources) {
+        warn(&reason);
+    }
+    fs::remove_dir_all(&scratch)?;
+    Ok(compiled)
+}
+
+fn watch(variable: &str) {
+    println!("cargo::rerun-if-env-changed={variable}");
+}
+
+fn warn(text: &str) {
+    println!("cargo::warning={}", text.replace('\n', " "));
+}

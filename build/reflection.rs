@@ -1,0 +1,189 @@
+//! Slang's reflection of one shader file, turned into the terms of the model.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::model::{Constant, Interface, PushField, Scalar};
+
+/// What a shader file declares.
+#[derive(Debug, PartialEq)]
+pub(crate) struct File {
+    pub(crate) interface: Interface,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One entry point of a file.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) function: String,
+    pub(crate) attributes: Attributes,
+}
+
+/// The user attributes that every entry point must carry.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attributes {
+    pub(crate) kernel_name: String,
+    pub(crate) domain: String,
+    pub(crate) variant: String,
+    pub(crate) dtype: String,
+    pub(crate) status: String,
+}
+
+/// Reads the reflection JSON of a file. Defaults of constants are not in it: they are 0 here.
+pub(crate) fn read(json: &str) -> Result<File> {
+    let raw: RawFile = serde_json::from_str(json).context("the reflection JSON of slangc")?;
+    ensure!(
+        !raw.entry_points.is_empty(),
+        "no entry point; modules without one belong in shaders/shared"
+    );
+    let mut faults = Vec::new();
+    let mut entries = Vec::new();
+    for entry in &raw.entry_points {
+        match read_entry(entry) {
+            Ok(entry) => entries.push(entry),
+            Err(error) => faults.push(format!("entry point `{}`: {error}", entry.name)),
+        }
+    }
+    if !faults.is_empty() {
+        bail!("{}", faults.join("\n"));
+    }
+    Ok(File { interface: read_interface(&raw.parameters)?, entries })
+}
+
+fn read_entry(raw: &RawEntry) -> Result<Entry> {
+    ensure!(raw.stage == "compute", "expected stage compute, found {}", raw.stage);
+    let mut values: BTreeMap<&str, &str> = BTreeMap::new();
+    for RawAttribute { name, arguments } in &raw.user_attributes {
+        if let [serde_json::Value::String(value)] = arguments.as_slice() {
+            values.insert(name, value);
+        }
+    }
+    let mut missing = Vec::new();
+    let mut take = |name: &'static str| match values.get(name) {
+        Some(value) if !value.is_empty() => (*value).to_owned(),
+        _ => {
+            missing.push(name);
+            String::new()
+        }
+    };
+    let attributes = Attributes {
+        kernel_name: take("kernel_name"),
+        domain: take("domain"),
+        variant: take("variant"),
+        dtype: take("dtype"),
+        status: take("status"),
+    };
+    ensure!(missing.is_empty(), "missing attribute(s): {}", missing.join(", "));
+    Ok(Entry { function: raw.name.clone(), attributes })
+}
+
+fn read_interface(parameters: &[RawParameter]) -> Result<Interface> {
+    let mut blocks = Vec::new();
+    let mut constants = Vec::new();
+    for RawParameter { name, binding, ty } in parameters {
+        match binding.as_ref().map(|b| (b.kind.as_str(), b.index)) {
+            Some(("pushConstantBuffer", _)) => blocks.push(ty),
+            Some(("specializationConstant", Some(id))) => {
+                let kind = ty.scalar().with_context(|| format!("constant `{name}`"))?;
+                constants.push(Constant { name: name.clone(), id, kind, default: 0 });
+            }
+            _ => {}
+        }
+    }
+    constants.sort_by(|a, b| (a.id, &a.name).cmp(&(b.id, &b.name)));
+    let [block] = blocks.as_slice() else {
+        bail!("expected one block of push constants, found {}", blocks.len());
+    };
+    let block = block.element.as_deref().context("push constants: expected a struct")?;
+    let push_fields = block.fields.iter().map(read_field).collect::<Result<_>>()?;
+    let push_size = block.sizes.iter().find(|s| s.kind == "uniform").map_or(0, |s| s.value);
+    Ok(Interface { push_size, push_fields, constants })
+}
+
+fn read_field(raw: &RawParameter) -> Result<PushField> {
+    let place = || format!("push constant `{}`", raw.name);
+    let kind = raw.ty.scalar().with_context(place)?;
+    ensure!(kind != Scalar::Bool, "{}: expected u32, i32 or f32, found bool", place());
+    let offset = raw.binding.as_ref().and_then(|b| b.offset).with_context(place)?;
+    Ok(PushField { name: raw.name.clone(), offset, kind })
+}
+
+#[derive(Deserialize)]
+struct RawFile {
+    #[serde(default)]
+    parameters: Vec<RawParameter>,
+    #[serde(default, rename = "entryPoints")]
+    entry_points: Vec<RawEntry>,
+}
+
+#[derive(Deserialize)]
+struct RawEntry {
+    name: String,
+    stage: String,
+    #[serde(default, rename = "userAttribs")]
+    user_attributes: Vec<RawAttribute>,
+}
+
+#[derive(Deserialize)]
+struct RawAttribute {
+    name: String,
+    #[serde(default)]
+    arguments: Vec<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct RawParameter {
+    name: String,
+    binding: Option<RawBinding>,
+    #[serde(rename = "type")]
+    ty: RawType,
+}
+
+#[derive(Deserialize)]
+struct RawBinding {
+    kind: String,
+    index: Option<u32>,
+    offset: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct RawType {
+    kind: String,
+    #[serde(rename = "scalarType")]
+    scalar: Option<String>,
+    #[serde(rename = "elementType")]
+    element: Option<Box<RawType>>,
+    #[serde(default)]
+    fields: Vec<RawParameter>,
+    #[serde(default)]
+    sizes: Vec<RawSize>,
+}
+
+#[derive(Deserialize)]
+struct RawSize {
+    kind: String,
+    // A string for what is unbounded or unknown; such a size is never asked for.
+    #[serde(deserialize_with = "number_or_zero")]
+    value: u32,
+}
+
+fn number_or_zero<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(value.as_u64().and_then(|v| u32::try_from(v).ok()).unwrap_or(0))
+}
+
+impl RawType {
+    fn scalar(&self) -> Result<Scalar> {
+        match (self.kind.as_str(), self.scalar.as_deref()) {
+            ("scalar", Some("uint32")) => Ok(Scalar::U32),
+            ("scalar", Some("int32")) => Ok(Scalar::I32),
+            ("scalar", Some("float32")) => Ok(Scalar::F32),
+            ("scalar", Some("bool")) => Ok(Scalar::Bool),
+            (kind, scalar) => {
+                bail!("expected uint, int, float or bool, found {}", scalar.unwrap_or(kind))
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The shader sources: their list in a fixed order and their hash.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+/// Modules that kernels import; they have no entry points.
+pub(crate) const SHARED: &str = "shared";
+/// The committed SPIR-V.
+pub(crate) const COMPILED: &str = "compiled";
+
+/// All `.slang` files below one folder, sorted, with `/` between the parts of their names.
+pub(crate) struct Sources {
+    files: Vec<(String, String)>,
+}
+
+impl Sources {
+    /// Reads every source below `root`.
+    pub(crate) fn read(root: &Path) -> Result<Self> {
+        let mut files = Vec::new();
+        collect(root, "", &mut files)?;
+        files.sort();
+        Ok(Self { files })
+    }
+
+    /// Names of the files that are compiled.
+    pub(crate) fn kernels(&self) -> Vec<&str> {
+        let is_shared = |name: &str| name.starts_with(&format!("{SHARED}/"));
+        self.files.iter().map(|(name, _)| name.as_str()).filter(|n| !is_shared(n)).collect()
+    }
+
+    /// SHA-256 over names and contents; line endings do not matter.
+    pub(crate) fn hash(&self) -> String {
+        let mut hash = Sha256::new();
+        for (name, text) in &self.files {
+            let text = text.replace("\r\n", "\n");
+            hash.update(format!("{name}\n{}\n", text.len()));
+            hash.update(text);
+        }
+        hex(&hash.finalize())
+    }
+}
+
+/// SHA-256 of bytes, in hexadecimal.
+pub(crate) fn hash(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, String)>) -> Result<()> {
+    let listing = fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
+    for entry in listing {
+        let entry = entry?;
+        let path = entry.path();
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            if name != COMPILED {
+                collect(&path, &format!("{name}/"), files)?;
+            }
+        } else if name.ends_with(".slang") {
+            let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+            files.push((name, text));
+        }
+    }
+    Ok(())
+}
