@@ -47,7 +47,8 @@ def _deb822(text):
 
 
 def _one_line(text):
-    for options, uri, suite, components in re.findall(r"^\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#\n]*)", text, re.M):
+    line = r"^\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#\n]*)"
+    for options, uri, suite, components in re.findall(line, text, re.M):
         entry = {"types": "deb", "uris": uri, "suites": suite, "components": components}
         given = dict(o.split("=", 1) for o in options.split() if "=" in o)
         entry.update({k: v.replace(",", " ") for k, v in given.items() if k in ("signed-by", "trusted")})
@@ -66,8 +67,8 @@ def _machine_sources(codename):
     for names in ({codename}, {"stable", "testing", "unstable", "sid"}):
         for entry in entries:
             suites = [s for s in entry.get("suites", "").split() if re.split("[-/]", s)[0] in names]
-            official = "main" in entry.get("components", "").split() and "cdrom:" not in entry["uris"]
-            if suites and official and "deb" in entry["types"].split() and entry.get("enabled") != "no":
+            official = "main" in entry.get("components", "").split() and "cdrom:" not in entry.get("uris", "")
+            if suites and official and "deb" in entry.get("types", "").split() and entry.get("enabled") != "no":
                 kept.append({**entry, "types": "deb", "suites": " ".join(suites)})
         if kept:
             break

