@@ -30,8 +30,8 @@ def backslang(program, *args):
         report = {}
     error = report.get("error")
     if done.returncode or error or not isinstance(report.get("outputs"), dict):
-        said = f"{error.get('kind')}: {error.get('message')}" if isinstance(error, dict) else error or done.stdout.strip()
-        raise DemoError(f"{' '.join(command)}\n  exit status {done.returncode}: {said or 'no output'}")
+        said = f"{error['kind']}: {error['message']}" if error else done.stdout.strip() or "no output"
+        raise DemoError(f"{' '.join(command)}\n  exit status {done.returncode}: {said}")
     return report
 
 

@@ -178,8 +178,8 @@ class Setup:
         for name in [system.get("ID", ""), *system.get("ID_LIKE", "").split()]:
             if name in PACKAGES:
                 return f"install what is missing with the system's packages: {PACKAGES[name]}"
-        return "install what is missing of the Vulkan loader, Mesa's lavapipe driver and the Khronos validation layer with the " \
-               "system's package manager, or the Vulkan SDK"
+        return ("install what is missing of the Vulkan loader, Mesa's lavapipe driver and the Khronos validation "
+                "layer with the system's package manager")
 
     def chromium(self):
         """Debian's chromium-common: it ships a current validation layer and SwiftShader."""

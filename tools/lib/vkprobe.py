@@ -123,8 +123,10 @@ def probe(enable_layer=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--enable-layer", metavar="NAME", help="create the instance with this layer, to see that it loads")
-    parser.add_argument("--layer-library", metavar="FILE", help="print what a layer's library says of itself, as JSON")
+    parser.add_argument("--enable-layer", metavar="NAME",
+                        help="create the instance with this layer, to see that it loads")
+    parser.add_argument("--layer-library", metavar="FILE",
+                        help="print what a layer's library says of itself, as JSON")
     args = parser.parse_args()
     try:
         if args.layer_library:
