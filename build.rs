@@ -5,7 +5,6 @@
 //! `BACKSLANG_UPDATE_SHADERS=FOLDER` the modules and their manifest are written there as well.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -88,15 +87,13 @@ fn compile_fresh(
     out: &Path,
     sources: &Sources,
 ) -> Result<Compiled> {
-    let scratch = out.join("slang");
-    let compiled = compile::compile(slangc, package, &scratch, sources)?;
+    let compiled = compile::compile(slangc, package, &out.join("slang"), sources)?;
     let committed = package.join("shaders").join(sources::COMPILED);
     if let Some(target) = env::var_os(UPDATE) {
         committed::update(Path::new(&target), &compiled)?;
     } else if let Some(reason) = committed::stale_reason(&committed, &compiled, sources) {
         warn(&reason);
     }
-    fs::remove_dir_all(&scratch)?;
     Ok(compiled)
 }
 

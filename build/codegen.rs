@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use crate::model::{Axis, Constant, Interface, Kernel, Manifest, PUSH_LIMIT, PushField, Scalar};
+use super::model::{Axis, Constant, Interface, Kernel, Manifest, PUSH_LIMIT, PushField, Scalar};
 
 /// The source of `manifest.rs`.
 pub(crate) fn generate(manifest: &Manifest) -> String {

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::compile::{Compiled, FLAGS};
-use crate::model::Manifest;
-use crate::sources::{self, Sources};
+use super::compile::{Compiled, FLAGS};
+use super::model::Manifest;
+use super::sources::{self, Sources};
 
 const MANIFEST: &str = "manifest.json";
 const REMEDY: &str = "run tools/setup, which finds or installs slangc, then tools/shaders";

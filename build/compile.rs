@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 
-use crate::model::{Interface, Kernel, Manifest};
-use crate::reflection::{self, Entry};
-use crate::slangc::Slangc;
-use crate::sources::{self, Sources};
-use crate::spirv;
+use super::model::{Interface, Kernel, Manifest};
+use super::reflection::{self, Entry};
+use super::slangc::Slangc;
+use super::sources::{self, Sources};
+use super::spirv;
 
 /// What every shader is compiled with. Every capability that a shader may use is named, so that any
 /// other one is an error. `-O0`: what reorders arithmetic is the driver's business or nobody's.
@@ -34,6 +34,16 @@ struct Job<'a> {
     entry: &'a Entry,
 }
 
+/// Where compiling takes place.
+struct Workshop<'a> {
+    slangc: &'a Slangc,
+    /// The folder that has `shaders/`.
+    package: &'a Path,
+    /// Intermediate files, kept from build to build.
+    scratch: &'a Path,
+    sources: &'a Sources,
+}
+
 /// Compiles every entry point of every kernel file below `package`/shaders, with intermediate files
 /// in `scratch`. All failures are reported together.
 pub(crate) fn compile(
@@ -42,10 +52,11 @@ pub(crate) fn compile(
     scratch: &Path,
     sources: &Sources,
 ) -> Result<Compiled> {
-    fs::create_dir_all(scratch)?;
-    let names = sources.kernels();
-    let files = parallel(&names, |source| {
-        reflect(slangc, package, scratch, source).with_context(|| format!("shaders/{source}"))
+    fs::create_dir_all(scratch).with_context(|| format!("{}", scratch.display()))?;
+    let workshop = Workshop { slangc, package, scratch, sources };
+    let files = parallel(&sources.kernels(), |source| {
+        let file = workshop.reflect(source).with_context(|| format!("shaders/{source}"))?;
+        Ok((*source, file))
     });
     let (files, mut faults) = split(files);
     let mut jobs = Vec::new();
@@ -54,7 +65,7 @@ pub(crate) fn compile(
         jobs.extend(file.entries.iter().map(|entry| Job { source, interface, entry }));
     }
     let kernels = parallel(&jobs, |job| {
-        compile_entry(slangc, package, scratch, job).with_context(|| {
+        workshop.compile_entry(job).with_context(|| {
             format!("shaders/{}, entry point `{}`", job.source, job.entry.function)
         })
     });
@@ -72,37 +83,41 @@ fn ensure_none(faults: &[Error]) -> Result<()> {
     bail!("{} shader(s) failed\n\n{}", faults.len(), texts.join("\n\n"))
 }
 
-fn reflect<'a>(
-    slangc: &Slangc,
-    package: &Path,
-    scratch: &Path,
-    source: &'a str,
-) -> Result<(&'a str, reflection::File)> {
-    let json = scratch.join(format!("{}.json", source.replace('/', ".")));
-    let json_name = json.to_str().context("OUT_DIR is not UTF-8")?;
-    let path = format!("shaders/{source}");
-    let mut arguments: Vec<&str> = FLAGS.split_whitespace().collect();
-    arguments.extend([path.as_str(), "-no-codegen", "-reflection-json", json_name]);
-    slangc.run(package, &arguments)?;
-    Ok((source, reflection::read(&fs::read_to_string(&json)?)?))
-}
+impl Workshop<'_> {
+    fn reflect(&self, source: &str) -> Result<reflection::File> {
+        let json = self.produce(source, "json", &["-no-codegen", "-reflection-json"])?;
+        reflection::read(&fs::read_to_string(json)?)
+    }
 
-fn compile_entry(
-    slangc: &Slangc,
-    package: &Path,
-    scratch: &Path,
-    job: &Job,
-) -> Result<(Kernel, Vec<u8>)> {
-    let Job { source, interface, entry } = job;
-    let function = &entry.function;
-    let out = scratch.join(format!("{}.{function}.spv", source.replace('/', ".")));
-    let out_name = out.to_str().context("OUT_DIR is not UTF-8")?;
-    let path = format!("shaders/{source}");
-    let mut arguments: Vec<&str> = FLAGS.split_whitespace().collect();
-    arguments.extend([&path, "-entry", function, "-stage", "compute", "-o", out_name]);
-    slangc.run(package, &arguments)?;
-    let module = fs::read(&out).with_context(|| format!("{}", out.display()))?;
-    Ok((describe(source, interface, entry, &module)?, module))
+    fn compile_entry(&self, job: &Job) -> Result<(Kernel, Vec<u8>)> {
+        let Job { source, interface, entry } = job;
+        let function = entry.function.as_str();
+        let arguments = ["-entry", function, "-stage", "compute", "-o"];
+        let module = fs::read(self.produce(source, &format!("{function}.spv"), &arguments)?)?;
+        Ok((describe(source, interface, entry, &module)?, module))
+    }
+
+    /// Runs slangc for a file with these arguments and the name of its output, which is returned;
+    /// or does nothing where an earlier build left the output of the same sources.
+    fn produce(&self, source: &str, extension: &str, arguments: &[&str]) -> Result<PathBuf> {
+        let name = source.replace('/', ".");
+        let output = self.scratch.join(format!("{name}.{extension}"));
+        let key_file = self.scratch.join(format!("{name}.{extension}.key"));
+        let inputs = self.sources.hash_for(source);
+        let key = format!("{} {FLAGS} {arguments:?} {inputs}", self.slangc.version);
+        if output.exists() && fs::read_to_string(&key_file).is_ok_and(|old| old == key) {
+            return Ok(output);
+        }
+        let path = format!("shaders/{source}");
+        let output_name = output.to_str().context("OUT_DIR is not UTF-8")?;
+        let mut all: Vec<&str> = FLAGS.split_whitespace().collect();
+        all.push(&path);
+        all.extend(arguments);
+        all.push(output_name);
+        self.slangc.run(self.package, &all)?;
+        fs::write(&key_file, key).with_context(|| format!("{}", key_file.display()))?;
+        Ok(output)
+    }
 }
 
 /// Puts together what the reflection and the module itself tell.

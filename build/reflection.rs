@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::model::{Constant, Interface, PushField, Scalar};
+use super::model::{Constant, Interface, PushField, Scalar};
 
 /// What a shader file declares.
 #[derive(Debug, PartialEq)]

@@ -27,20 +27,32 @@ impl Sources {
 
     /// Names of the files that are compiled.
     pub(crate) fn kernels(&self) -> Vec<&str> {
-        let is_shared = |name: &str| name.starts_with(&format!("{SHARED}/"));
         self.files.iter().map(|(name, _)| name.as_str()).filter(|n| !is_shared(n)).collect()
     }
 
     /// SHA-256 over names and contents; line endings do not matter.
     pub(crate) fn hash(&self) -> String {
-        let mut hash = Sha256::new();
-        for (name, text) in &self.files {
-            let text = text.replace("\r\n", "\n");
-            hash.update(format!("{name}\n{}\n", text.len()));
-            hash.update(text);
-        }
-        hex(&hash.finalize())
+        hash_files(self.files.iter())
     }
+
+    /// The hash of what one kernel file is compiled from: itself and the shared modules.
+    pub(crate) fn hash_for(&self, kernel: &str) -> String {
+        hash_files(self.files.iter().filter(|(name, _)| name == kernel || is_shared(name)))
+    }
+}
+
+fn is_shared(name: &str) -> bool {
+    name.strip_prefix(SHARED).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn hash_files<'a>(files: impl Iterator<Item = &'a (String, String)>) -> String {
+    let mut hash = Sha256::new();
+    for (name, text) in files {
+        let text = text.replace("\r\n", "\n");
+        hash.update(format!("{name}\n{}\n", text.len()));
+        hash.update(text);
+    }
+    hex(&hash.finalize())
 }
 
 /// SHA-256 of bytes, in hexadecimal.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::model::Axis;
+use super::model::Axis;
 
 /// Instruction and decoration numbers of the SPIR-V specification, by its names.
 pub(crate) mod op {
