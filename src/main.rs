@@ -1,3 +1,9 @@
-//! The command line.
+//! The command line: see `backslang --help`.
 
-fn main() {}
+use std::process::ExitCode;
+
+mod cli;
+
+fn main() -> ExitCode {
+    cli::main()
+}

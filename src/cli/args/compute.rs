@@ -1,0 +1,157 @@
+//! The flags of the commands that compute.
+
+use std::path::PathBuf;
+
+use backslang::kernels::attention::Gradients;
+use clap::{Args, ValueEnum};
+
+pub(super) const MAMBA3_ARRAYS: &str = "\
+Arrays (float32; any number of leading axes may stand for rows):
+  in   projected [rows, projected_width], dt_bias [heads],
+       z_gradient, x_gradient [rows, inner_size], bh_gradient, ch_gradient [rows, bc_rows, state_size],
+       dt_gradient, adt_gradient, trap_gradient [rows, heads], angle_gradient [rows, rope_angles]
+  out  projected_gradient [rows, projected_width], dt_bias_partial [rows, heads], dt_bias_gradient [heads]
+  0-d arrays epsilon, dt_min, dt_max and a_floor set those parameters; a flag overrides them.
+
+Example:
+  backslang mamba3-preprocess-backward -i inputs --in dt_bias=bias.npy -o gradients --dt-max 0.2";
+
+pub(super) const ATTENTION_ARRAYS: &str = "\
+Arrays (float32; index arrays of any integer type):
+  in   q [queries, heads, key_dim], output_gradient [queries, heads, value_dim],
+       k [pages, page_size, kv_heads, key_dim], v [pages, page_size, kv_heads, value_dim],
+       block_table [sequences, table_width], sequence_lengths [sequences], sequence_ids, positions [queries]
+  MLA  instead of k and v: latent [pages, page_size, 1, key_dim], q_position [queries, heads, position_dim],
+       k_position [pages, page_size, 1, position_dim]
+  opt  statistics [queries, heads, 2 or 3] (maximum, denominator, delta), output [queries, heads, value_dim];
+       positions may be left out with --no-causal
+  out  a NAME_gradient like NAME for each gradient; statistics with --save-statistics
+  0-d arrays scale and causal set those parameters; a flag overrides them.
+
+Example:
+  backslang paged-attention-backward -i inputs.npz -o gradients --gradients q,k --scale 0.125";
+
+pub(super) const HISTORY_ARRAYS: &str = "\
+Arrays: as for paged-attention-backward. Without `statistics` they are computed first.
+
+Example:
+  backslang history-backward -i inputs -i saved.npz -o gradients.npz --compact-history";
+
+/// Where the arrays come from.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Input and output")]
+pub(crate) struct InputArgs {
+    /// A folder of NAME.npy files, or a .npz archive; repeatable, a later one wins
+    #[arg(short, long = "input", value_name = "PATH")]
+    pub(crate) inputs: Vec<PathBuf>,
+
+    /// A single array; repeatable, wins over --input
+    #[arg(long = "in", value_name = "NAME=FILE.npy")]
+    pub(crate) arrays: Vec<String>,
+}
+
+/// Where the results go.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Input and output")]
+pub(crate) struct OutputArgs {
+    /// A folder for NAME.npy files (made when missing; other files in it stay), or a .npz archive
+    #[arg(short, long, value_name = "PATH", required_unless_present = "plan")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Say what would run, and run nothing
+    #[arg(long)]
+    pub(crate) plan: bool,
+}
+
+/// Flags of `mamba3-preprocess-backward`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Mamba3Args {
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// Added to the mean square of a state row; > 0 [default: 1e-5]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) epsilon: Option<f32>,
+    /// Lower clamp of dt; 0 ≤ dt_min ≤ dt_max [default: 0.001]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) dt_min: Option<f32>,
+    /// Upper clamp of dt; may be inf [default: 0.1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) dt_max: Option<f32>,
+    /// Least magnitude of the decay; ≥ 0 [default: 1e-4]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) a_floor: Option<f32>,
+}
+
+/// Flags of `paged-attention-backward`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AttentionArgs {
+    #[command(flatten)]
+    pub(crate) shared: HistoryArgs,
+
+    /// Write the row statistics too, as `statistics` [queries, heads, 3]
+    #[arg(long)]
+    pub(crate) save_statistics: bool,
+}
+
+/// Flags of `history-backward`, which `paged-attention-backward` has too.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HistoryArgs {
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// Factor of the scores; finite, > 0 [default: 1/sqrt(key_dim); with `latent` there is none]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) scale: Option<f32>,
+    /// Rows see every token of their sequence, not only those up to their position
+    #[arg(long, overrides_with = "causal")]
+    pub(crate) no_causal: bool,
+    /// Rows see tokens up to their position (the default; overrides a 0-d array `causal`)
+    #[arg(long, overrides_with = "no_causal")]
+    pub(crate) causal: bool,
+    /// `all`, or a comma-separated list of q, k, v, q_position, latent, k_position
+    #[arg(long, value_name = "LIST", default_value = "all", hide_default_value = false)]
+    pub(crate) gradients: Gradients,
+    /// Order of the sums
+    #[arg(long, value_enum, default_value_t = Algorithm::Auto)]
+    pub(crate) algorithm: Algorithm,
+
+    /// Visit also the rows that cannot see a token; same bits
+    #[arg(long)]
+    pub(crate) no_prune_queries: bool,
+    /// Keep a slot's key, value and position row in registers; same bits
+    #[arg(long)]
+    pub(crate) cache_history: bool,
+    /// Launch only over pages that a query can reach, and zero the rest; same bits
+    #[arg(long)]
+    pub(crate) compact_history: bool,
+    /// Rows per block of the maxima by which unsorted sequences are pruned; same bits
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) query_block_rows: u32,
+}
+
+/// The order in which contributions are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Algorithm {
+    /// The best one for the device and the types
+    Auto,
+    /// In the order of the schedule: the same bits for every setting
+    Ordered,
+    /// By matrix units; not available for float32
+    Tiled,
+}
+
+impl HistoryArgs {
+    /// What the flags say of `causal`, if anything.
+    pub(crate) fn causal_flag(&self) -> Option<bool> {
+        match (self.causal, self.no_causal) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The flags, as clap reads them. Help texts are the documentation of each.
+
+mod compute;
+mod sample;
+
+use clap::{Args, Parser, Subcommand};
+
+pub(crate) use compute::{
+    Algorithm, AttentionArgs, HistoryArgs, InputArgs, Mamba3Args, OutputArgs,
+};
+pub(crate) use sample::{AttentionSizes, Mamba3Sizes, SampleCommand};
+
+/// Exact, deterministic backward kernels on any Vulkan GPU.
+///
+/// Arrays come from .npy files, folders of them, or .npz archives, and go back to such.
+#[derive(Debug, Parser)]
+#[command(name = "backslang", version, after_long_help = EXAMPLES, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Make random inputs, and compute their gradients on the default GPU:
+    backslang sample paged-attention-backward -o inputs --seed 1
+    backslang paged-attention-backward -i inputs -o gradients
+
+  The same in float64 on the CPU, to compare with:
+    backslang --device reference paged-attention-backward -i inputs -o expected
+
+  What would run, without running it:
+    backslang paged-attention-backward -i inputs --plan
+
+Exit codes: 0 done; 2 something wrong in flags or inputs; 1 device, validation, memory, output, or a failed check.";
+
+/// Flags that every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalArgs {
+    /// Where to compute: an index or a UUID as `backslang devices` lists them, a part of a name, or `reference`
+    ///
+    /// `reference` computes in float64 on the CPU and rounds once. By default a real GPU is taken before a software driver.
+    /// The environment variable BACKSLANG_DEVICE says the same.
+    #[arg(long, global = true, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
+
+    /// Run under the Vulkan validation layer; any message of it is an error
+    ///
+    /// A list of core, sync and gpu; core,sync when none is given. The environment variable BACKSLANG_VALIDATE says the same.
+    #[arg(
+        long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "core,sync"
+    )]
+    pub(crate) validate: Option<String>,
+
+    /// Print one JSON object to standard output, also on failure
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// Print errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+
+    /// Say more, such as which arrays are ignored; repeat for the library's own log
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Gradients of the Mamba-3 projection preprocess
+    #[command(name = "mamba3-preprocess-backward", after_long_help = compute::MAMBA3_ARRAYS)]
+    Mamba3PreprocessBackward(Mamba3Args),
+    /// Gradients of paged attention: the query kernel, then the history kernel
+    #[command(after_long_help = compute::ATTENTION_ARRAYS)]
+    PagedAttentionBackward(AttentionArgs),
+    /// Gradients of the KV cache alone, from saved statistics when given
+    #[command(after_long_help = compute::HISTORY_ARRAYS)]
+    HistoryBackward(HistoryArgs),
+    /// List the Vulkan devices, and what each lacks
+    Devices,
+    /// List the kernels of this build
+    Kernels,
+    /// Write valid random inputs of a command
+    #[command(subcommand)]
+    Sample(SampleCommand),
+}
+
+impl Command {
+    /// The name as it is typed.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Mamba3PreprocessBackward(_) => "mamba3-preprocess-backward",
+            Self::PagedAttentionBackward(_) => "paged-attention-backward",
+            Self::HistoryBackward(_) => "history-backward",
+            Self::Devices => "devices",
+            Self::Kernels => "kernels",
+            Self::Sample(_) => "sample",
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The flags of `sample`: sizes of the random inputs.
+
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, Subcommand};
+
+/// The commands that random inputs can be written for.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SampleCommand {
+    /// Inputs of mamba3-preprocess-backward
+    #[command(name = "mamba3-preprocess-backward")]
+    Mamba3PreprocessBackward(SampleArgs<Mamba3Sizes>),
+    /// Inputs of paged-attention-backward
+    PagedAttentionBackward(SampleArgs<AttentionSizes>),
+    /// Inputs of history-backward, saved statistics among them
+    HistoryBackward(SampleArgs<AttentionSizes>),
+}
+
+/// Flags of every `sample` command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SampleArgs<Sizes: Args> {
+    /// A folder for NAME.npy files, or a .npz archive
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) output: PathBuf,
+    /// The same seed and sizes give the same arrays
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) sizes: Sizes,
+}
+
+/// Sizes of the Mamba-3 preprocess.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sizes")]
+pub(crate) struct Mamba3Sizes {
+    /// Tokens
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = size())]
+    pub(crate) rows: usize,
+    /// Width of z and of x
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = size())]
+    pub(crate) inner_size: usize,
+    /// State rows of B and of C a token: groups · mimo_rank
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = size())]
+    pub(crate) bc_rows: usize,
+    /// Width of one state row
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = size())]
+    pub(crate) state_size: usize,
+    /// Heads
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = size())]
+    pub(crate) heads: usize,
+    /// Rotary angles a token
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = size())]
+    pub(crate) rope_angles: usize,
+}
+
+/// Sizes of paged attention.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sizes")]
+pub(crate) struct AttentionSizes {
+    /// Packed query rows, spread over the sequences
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = size())]
+    pub(crate) queries: usize,
+    /// Query heads; a multiple of the key/value heads
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = size())]
+    pub(crate) heads: usize,
+    /// Key/value heads [default: 2, with --mla 1]
+    #[arg(long, value_name = "N", value_parser = size())]
+    pub(crate) kv_heads: Option<usize>,
+    /// Width of a key (with --mla of a latent row), 1 to 1024
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = size())]
+    pub(crate) key_dim: usize,
+    /// Width of a value, 1 to 1024 [default: that of a key]
+    #[arg(long, value_name = "N", conflicts_with = "mla", value_parser = size())]
+    pub(crate) value_dim: Option<usize>,
+    /// Slots a page
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = size())]
+    pub(crate) page_size: usize,
+    /// Physical pages; some of them shared by the sequences, the last one spare
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = size())]
+    pub(crate) pages: usize,
+    /// Sequences
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = size())]
+    pub(crate) sequences: usize,
+    /// Latent history (MLA) instead of keys and values
+    #[arg(long)]
+    pub(crate) mla: bool,
+    /// Width of MLA's position part, 1 to 256 [default: 16]
+    #[arg(long, value_name = "N", requires = "mla", value_parser = size())]
+    pub(crate) position_dim: Option<usize>,
+}
+
+/// Sizes small enough that no sum of a few products of two overflows.
+fn size() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(..=1 << 24)
+}

@@ -1,0 +1,65 @@
+//! One function a command.
+
+use super::args::{AttentionArgs, GlobalArgs, HistoryArgs, Mamba3Args, OutputArgs};
+use super::compute::{self, Place};
+use super::failure::{Failure, Result};
+use super::files::Target;
+use super::jobs::{AttentionJob, Job, Mamba3Job};
+use super::report::Report;
+use super::talk::Talk;
+
+/// `mamba3-preprocess-backward`.
+pub(crate) fn mamba3(args: &Mamba3Args, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
+    let (job, ignored) = Mamba3Job::resolve(args)?;
+    perform(Job::Mamba3(job), ignored, &args.output, global, talk)
+}
+
+/// `paged-attention-backward`.
+pub(crate) fn attention(args: &AttentionArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
+    let (job, ignored) = AttentionJob::resolve(&args.shared, args.save_statistics, false)?;
+    perform(Job::Attention(job), ignored, &args.shared.output, global, talk)
+}
+
+/// `history-backward`.
+pub(crate) fn history(args: &HistoryArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
+    let (job, ignored) = AttentionJob::resolve(args, false, true)?;
+    perform(Job::Attention(job), ignored, &args.output, global, talk)
+}
+
+/// `devices`.
+pub(crate) fn devices(_global: &GlobalArgs) -> Result<Report> {
+    Err(Failure::work("unsupported", "not there yet"))
+}
+
+/// `kernels`.
+pub(crate) fn kernels() -> Result<Report> {
+    Err(Failure::work("unsupported", "not there yet"))
+}
+
+fn perform(
+    job: Job,
+    ignored: Vec<(String, bool)>,
+    output: &OutputArgs,
+    global: &GlobalArgs,
+    talk: &Talk,
+) -> Result<Report> {
+    for (message, spelled_out) in ignored {
+        // Whoever spelled a name out surely meant it: said without being asked.
+        if spelled_out { talk.note(&message) } else { talk.detail(&message) }
+    }
+    let place = place(global)?;
+    let Some(output) = &output.output else {
+        return Err(Failure::usage("--output: expected a path, found none"));
+    };
+    let target = Target::resolve(output)?;
+    let computed = compute::run(&job, &place)?;
+    let outputs = target.write(&job.outputs(computed.results))?;
+    Ok(Report { device: Some(computed.device), outputs, gpu: computed.gpu, ..Report::default() })
+}
+
+fn place(global: &GlobalArgs) -> Result<Place> {
+    match global.device.as_deref() {
+        Some("reference") => Ok(Place::Reference),
+        _ => Ok(Place::Device),
+    }
+}

@@ -1,0 +1,73 @@
+//! Where the work is done: the only calls into the library's kernels and their reference.
+
+use std::time::Duration;
+
+use backslang::kernels::attention;
+use backslang::{Dtype, HostTensor, reference};
+
+use super::failure::{Failure, Result};
+use super::jobs::{AttentionJob, Job, Mamba3Job, Results};
+
+/// What a job gave.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    /// The results, by name.
+    pub(crate) results: Results,
+    /// The device's name, or `reference`.
+    pub(crate) device: String,
+    /// Time on the GPU.
+    pub(crate) gpu: Option<Duration>,
+}
+
+/// Where to compute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In float64 on the CPU, rounded once.
+    Reference,
+    /// On a Vulkan device.
+    Device,
+}
+
+/// Runs a job.
+pub(crate) fn run(job: &Job, place: &Place) -> Result<Computed> {
+    match place {
+        Place::Reference => {
+            let results = match job {
+                Job::Mamba3(job) => mamba3_reference(job)?,
+                Job::Attention(job) => attention_reference(job)?,
+            };
+            Ok(Computed { results, device: "reference".into(), gpu: None })
+        }
+        Place::Device => Err(Failure::work("unsupported", "this build has no device path yet")),
+    }
+}
+
+fn mamba3_reference(job: &Mamba3Job) -> Result<Results> {
+    let inputs = job.inputs.as_ref().map(|_, tensor| tensor.to_f64());
+    let outputs = reference::mamba3::preprocess_backward(&inputs, &job.parameters)?;
+    let rounded = outputs.as_ref().try_map(|_, array| HostTensor::from_f64(Dtype::F32, array))?;
+    Ok(rounded.named().map(|(name, tensor)| (name, tensor.clone())).collect())
+}
+
+fn attention_reference(job: &AttentionJob) -> Result<Results> {
+    let inputs = job.inputs.as_ref().map(|_, tensor| tensor.to_f64());
+    let outputs = reference::attention::backward(&inputs, &job.schedule, &job.options)?;
+    let round = |array| HostTensor::from_f64(Dtype::F32, array);
+    let gradients = outputs.gradients.iter().map(|(g, array)| Ok((*g, round(array)?)));
+    Ok(attention_results(
+        job,
+        attention::BackwardOutputs {
+            gradients: gradients.collect::<Result<_>>()?,
+            statistics: round(&outputs.statistics)?,
+        },
+    ))
+}
+
+fn attention_results(
+    job: &AttentionJob,
+    outputs: attention::BackwardOutputs<HostTensor>,
+) -> Results {
+    let gradients = outputs.gradients.into_iter().map(|(g, tensor)| (g.output_name(), tensor));
+    let statistics = job.save_statistics.then_some(("statistics", outputs.statistics));
+    gradients.chain(statistics).collect()
+}

@@ -1,0 +1,203 @@
+//! Writing a set of arrays: all of them, or nothing.
+
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use backslang::HostTensor;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipWriter};
+
+use super::FileError;
+use super::descr::{ByteOrder, Descr};
+use super::staged::Staged;
+
+/// An array to write.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct OutputArray {
+    /// Its name, without the `.npy`.
+    pub(crate) name: String,
+    /// Its shape; empty for a single value.
+    pub(crate) shape: Vec<usize>,
+    /// Its elements in C order.
+    pub(crate) values: OutputValues,
+    /// The byte order to write.
+    pub(crate) order: ByteOrder,
+}
+
+/// The elements of an array to write.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum OutputValues {
+    /// float32.
+    Floats(HostTensor),
+    /// int32.
+    Integers(Vec<i32>),
+    /// One bool.
+    Flag(bool),
+}
+
+/// Where a set of arrays goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Each into its own file of this folder.
+    Folder(PathBuf),
+    /// All into this `.npz` archive.
+    Archive(PathBuf),
+}
+
+/// An array that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its shape.
+    pub(crate) shape: Vec<usize>,
+    /// Its element type in the words of the library: `f32`.
+    pub(crate) dtype: &'static str,
+    /// The file that holds it.
+    pub(crate) path: PathBuf,
+}
+
+/// Why a set could not be written; nothing of it is there then.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}: {source}", path.display())]
+pub(crate) struct WriteError {
+    /// The file or folder concerned.
+    pub(crate) path: PathBuf,
+    /// What the system said.
+    pub(crate) source: io::Error,
+}
+
+impl OutputArray {
+    /// A float32 array.
+    pub(crate) fn floats(name: &str, tensor: HostTensor, order: ByteOrder) -> Self {
+        let shape = tensor.shape().to_vec();
+        Self { name: name.into(), shape, values: OutputValues::Floats(tensor), order }
+    }
+
+    fn write(&self, sink: &mut dyn Write) -> io::Result<()> {
+        sink.write_all(&self.head())?;
+        match &self.values {
+            OutputValues::Flag(flag) => sink.write_all(&[u8::from(*flag)]),
+            OutputValues::Integers(values) => self.write_words(sink, bytemuck::cast_slice(values)),
+            OutputValues::Floats(tensor) => self.write_words(sink, tensor.bytes()),
+        }
+    }
+
+    fn write_words(&self, sink: &mut dyn Write, native: &[u8]) -> io::Result<()> {
+        if self.order == ByteOrder::NATIVE {
+            return sink.write_all(native);
+        }
+        native.chunks_exact(4).try_for_each(|word| {
+            let mut word = [word[0], word[1], word[2], word[3]];
+            word.reverse();
+            sink.write_all(&word)
+        })
+    }
+
+    /// Magic, version 1.0 and the dictionary, padded so that the elements are aligned.
+    fn head(&self) -> Vec<u8> {
+        let shape = match self.shape.as_slice() {
+            [one] => format!("({one},)"),
+            axes => {
+                let axes = axes.iter().map(usize::to_string).collect::<Vec<_>>();
+                format!("({})", axes.join(", "))
+            }
+        };
+        let descr = self.descr();
+        let mut text =
+            format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+        let unpadded = 10 + text.len() + 1;
+        text.extend(std::iter::repeat_n(' ', unpadded.next_multiple_of(64) - unpadded));
+        text.push('\n');
+        // At most some 64 axes of 20 digits: far below the 65,535 bytes of version 1.0.
+        let length = (text.len() as u16).to_le_bytes();
+        [b"\x93NUMPY\x01\x00".as_slice(), &length, text.as_bytes()].concat()
+    }
+
+    fn descr(&self) -> &'static str {
+        let big = self.order == ByteOrder::Big;
+        match &self.values {
+            OutputValues::Flag(_) => "|b1",
+            OutputValues::Integers(_) if big => ">i4",
+            OutputValues::Integers(_) => "<i4",
+            OutputValues::Floats(_) if big => Descr::BIG_FLOAT32,
+            OutputValues::Floats(_) => Descr::LITTLE_FLOAT32,
+        }
+    }
+
+    fn dtype(&self) -> &'static str {
+        match &self.values {
+            OutputValues::Flag(_) => "bool",
+            OutputValues::Integers(_) => "i32",
+            OutputValues::Floats(tensor) => tensor.dtype().name(),
+        }
+    }
+}
+
+impl Target {
+    /// A folder, unless `path` ends in `.npz` and is no folder.
+    pub(crate) fn resolve(path: &Path) -> Result<Self, FileError> {
+        let archive = path.extension().is_some_and(|extension| extension == "npz");
+        if path.is_dir() || !archive && !path.exists() {
+            Ok(Self::Folder(path.into()))
+        } else if archive {
+            Ok(Self::Archive(path.into()))
+        } else {
+            Err(FileError::Target(path.into()))
+        }
+    }
+
+    /// The file that an array of this name goes to.
+    pub(crate) fn file_of(&self, name: &str) -> PathBuf {
+        match self {
+            Self::Folder(folder) => folder.join(format!("{name}.npy")),
+            Self::Archive(archive) => archive.clone(),
+        }
+    }
+
+    /// Writes the arrays: under temporary names first, renamed when all are complete.
+    pub(crate) fn write(&self, arrays: &[OutputArray]) -> Result<Vec<Written>, WriteError> {
+        let folder = match self {
+            Self::Folder(folder) => folder.as_path(),
+            Self::Archive(archive) => archive.parent().unwrap_or(Path::new("")),
+        };
+        let mut staged = Staged::in_folder(folder)?;
+        match self {
+            Self::Folder(_) => {
+                for array in arrays {
+                    staged.add(&self.file_of(&array.name), |file| {
+                        let mut sink = BufWriter::new(file);
+                        array.write(&mut sink)?;
+                        sink.flush()
+                    })?;
+                }
+            }
+            Self::Archive(archive) => staged.add(archive, |file| write_archive(file, arrays))?,
+        }
+        staged.commit()?;
+        let written = |array: &OutputArray| Written {
+            name: array.name.clone(),
+            shape: array.shape.clone(),
+            dtype: array.dtype(),
+            path: self.file_of(&array.name),
+        };
+        Ok(arrays.iter().map(written).collect())
+    }
+}
+
+/// Stored, not compressed, and with a fixed time: the same arrays give the same bytes.
+fn write_archive(file: &fs::File, arrays: &[OutputArray]) -> io::Result<()> {
+    let mut archive = ZipWriter::new(BufWriter::new(file));
+    for array in arrays {
+        let bytes = array.shape.iter().product::<usize>() as u64 * 4;
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .last_modified_time(DateTime::default())
+            .unix_permissions(0o644)
+            .large_file(bytes > u64::from(u32::MAX) / 2);
+        archive.start_file(format!("{}.npy", array.name), options)?;
+        array.write(&mut archive)?;
+    }
+    archive.finish()?.flush()
+}

@@ -1,0 +1,183 @@
+//! The arrays of a call: gathered, looked up by name, and checked on the way.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use backslang::HostTensor;
+
+use super::args::InputArgs;
+use super::failure::{Failure, Result};
+use super::files::{ByteOrder, Catalog, Entry, FileError};
+
+/// The arrays that were given, and what has been learnt of those that were read.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    catalog: Catalog,
+    /// Names that were spelled out with `--in`.
+    spelled: Vec<String>,
+    orders: BTreeMap<&'static str, ByteOrder>,
+}
+
+impl Inputs {
+    /// Finds the arrays; reads none yet.
+    pub(crate) fn open(args: &InputArgs) -> Result<Self> {
+        let mut catalog = Catalog::default();
+        for path in &args.inputs {
+            catalog.add(path).map_err(|error| Failure::file("--input", path.display(), error))?;
+        }
+        let mut spelled = Vec::new();
+        for array in &args.arrays {
+            let Some((name, path)) = array.split_once('=').filter(|(name, _)| !name.is_empty())
+            else {
+                let message = format!("--in: expected NAME=FILE.npy, found `{array}`");
+                return Err(Failure::usage(message));
+            };
+            catalog.add_file(name, Path::new(path));
+            spelled.push(name.into());
+        }
+        Ok(Self { catalog, spelled, orders: BTreeMap::new() })
+    }
+
+    /// Whether there is such an array.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.catalog.contains(name)
+    }
+
+    /// A float32 array that must be there.
+    pub(crate) fn floats(&mut self, name: &'static str, known: &[&str]) -> Result<HostTensor> {
+        match self.optional_floats(name)? {
+            Some(tensor) => Ok(tensor),
+            None => Err(self.missing(name, known)),
+        }
+    }
+
+    /// A float32 array that may be there.
+    pub(crate) fn optional_floats(&mut self, name: &'static str) -> Result<Option<HostTensor>> {
+        let Some(entry) = self.catalog.get(name) else { return Ok(None) };
+        let (tensor, descr) = entry.floats().map_err(|error| fault(name, entry, error))?;
+        self.orders.insert(name, descr.order);
+        Ok(Some(tensor))
+    }
+
+    /// An index array of `axes` axes that must be there: its shape and elements.
+    pub(crate) fn indices(
+        &self,
+        name: &'static str,
+        axes: &'static str,
+        known: &[&str],
+    ) -> Result<(Vec<usize>, Vec<i128>)> {
+        let Some(entry) = self.catalog.get(name) else { return Err(self.missing(name, known)) };
+        let (shape, values) = entry.integers().map_err(|error| fault(name, entry, error))?;
+        if shape.len() != axes.split(',').count() {
+            let message = format!("array `{name}`: expected shape {axes}, found {shape:?}");
+            return Err(Failure::input("shape", message));
+        }
+        Ok((shape, values))
+    }
+
+    /// The value of the 0-d array of that name, when there is one.
+    pub(crate) fn parameter(&self, name: &'static str) -> Result<Option<f64>> {
+        let Some(entry) = self.catalog.get(name) else { return Ok(None) };
+        entry.scalar().map(Some).map_err(|error| fault(name, entry, error))
+    }
+
+    /// A parameter: the flag, else the 0-d array rounded to f32, else the default.
+    pub(crate) fn float(&self, name: &'static str, flag: Option<f32>) -> Result<Option<f32>> {
+        match flag {
+            Some(flag) => Ok(Some(flag)),
+            None => Ok(self.parameter(name)?.map(|value| value as f32)),
+        }
+    }
+
+    /// A yes-or-no parameter: the flag, else the 0-d array, else nothing.
+    pub(crate) fn boolean(&self, name: &'static str, flag: Option<bool>) -> Result<Option<bool>> {
+        if flag.is_some() {
+            return Ok(flag);
+        }
+        match self.parameter(name)? {
+            None => Ok(None),
+            Some(0.0) => Ok(Some(false)),
+            Some(1.0) => Ok(Some(true)),
+            Some(value) => {
+                let message = format!("array `{name}`: expected 0 or 1, found {value}");
+                Err(Failure::input("parameter", message))
+            }
+        }
+    }
+
+    /// The byte order of an array that was read; little-endian for others.
+    pub(crate) fn order(&self, name: &str) -> ByteOrder {
+        self.orders.get(name).copied().unwrap_or(ByteOrder::Little)
+    }
+
+    /// What the command does not know, in words, and whether it was spelled out with `--in`.
+    pub(crate) fn ignored(&self, known: &[&str]) -> Vec<(String, bool)> {
+        self.catalog
+            .iter()
+            .filter(|(name, _)| !known.contains(name))
+            .map(|(name, entry)| {
+                let words = format!("array `{name}` ({entry}) is not known here and is ignored");
+                (words, self.spelled.iter().any(|spelled| spelled == name))
+            })
+            .collect()
+    }
+
+    /// The failure for an array that is not there, with what its name may have been mistyped as.
+    pub(crate) fn missing(&self, name: &str, known: &[&str]) -> Failure {
+        let alike = self
+            .catalog
+            .iter()
+            .map(|(found, _)| found)
+            .filter(|found| !known.contains(found) && is_close(name, found))
+            .min_by_key(|found| distance(name, found));
+        let hint = match alike {
+            Some(alike) => format!("; did you mean it by `{alike}`, which is not known here?"),
+            None if self.catalog.iter().next().is_none() => {
+                ": no array was given (give some with --input or --in)".into()
+            }
+            None => String::new(),
+        };
+        Failure::input("missing-array", format!("array `{name}` is missing{hint}"))
+    }
+}
+
+fn fault(name: &str, entry: &Entry, error: FileError) -> Failure {
+    Failure::file(&format!("array `{name}`"), entry, error)
+}
+
+/// Whether one may be a slip of the other: a third of the letters, or their case.
+fn is_close(name: &str, found: &str) -> bool {
+    let longest = name.chars().count().max(found.chars().count());
+    name.eq_ignore_ascii_case(found) || 3 * distance(name, found) <= longest
+}
+
+/// Letters to insert, remove or replace (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.chars().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_close_and_single_letters_are_not() {
+        assert_eq!(distance("output_grad", "output_gradient"), 4);
+        assert!(is_close("output_gradient", "output_grad"));
+        assert!(is_close("sequence_ids", "sequence_id"));
+        assert!(is_close("k", "K"));
+        assert!(!is_close("k", "v"));
+        assert!(!is_close("q", "qq"));
+        assert!(!is_close("positions", "statistics"));
+    }
+}

@@ -1,0 +1,56 @@
+//! What a call comes to once flags and arrays are resolved and checked.
+
+mod attention;
+mod mamba3;
+
+use backslang::HostTensor;
+
+use super::failure::Result;
+use super::files::{ByteOrder, OutputArray};
+use super::inputs::Inputs;
+
+pub(crate) use attention::AttentionJob;
+pub(crate) use mamba3::Mamba3Job;
+
+/// A call that is ready to run.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// `mamba3-preprocess-backward`.
+    Mamba3(Mamba3Job),
+    /// `paged-attention-backward` and `history-backward`.
+    Attention(AttentionJob),
+}
+
+/// The results of a job, by name.
+pub(crate) type Results = Vec<(&'static str, HostTensor)>;
+
+impl Job {
+    /// Names each result's byte order after the array that it is the gradient of.
+    pub(crate) fn outputs(&self, results: Results) -> Vec<OutputArray> {
+        let order = |name: &str| match self {
+            Self::Mamba3(job) => job.order(name),
+            Self::Attention(job) => job.order(name),
+        };
+        let output = |(name, tensor)| OutputArray::floats(name, tensor, order(name));
+        results.into_iter().map(output).collect()
+    }
+}
+
+/// Byte orders of outputs, taken from the inputs that they belong to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Orders(Vec<(&'static str, ByteOrder)>);
+
+impl Orders {
+    /// Gives each output the byte order of its input.
+    pub(crate) fn new(inputs: &Inputs, pairs: &[(&'static str, &'static str)]) -> Self {
+        Self(pairs.iter().map(|&(output, input)| (output, inputs.order(input))).collect())
+    }
+
+    fn of(&self, output: &str) -> ByteOrder {
+        let found = self.0.iter().find(|(name, _)| *name == output);
+        found.map_or(ByteOrder::Little, |&(_, order)| order)
+    }
+}
+
+/// A resolved job, and notes on what was ignored.
+pub(crate) type Resolved<J> = Result<(J, Vec<(String, bool)>)>;

@@ -1,0 +1,68 @@
+//! The command line: flags are parsed, resolved into a checked job, run, and reported.
+
+mod args;
+mod commands;
+mod compute;
+mod failure;
+mod files;
+mod inputs;
+mod jobs;
+mod report;
+mod sample;
+mod talk;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use failure::{Failure, Result};
+use report::Report;
+use talk::Talk;
+
+/// Runs the command that the process was called with.
+pub(crate) fn main() -> ExitCode {
+    let started = Instant::now();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    match Cli::try_parse_from(&words) {
+        Ok(cli) => {
+            let talk = Talk::new(&cli.global);
+            talk.start_log();
+            let outcome = run(&cli, &talk);
+            report::finish(&talk, Some(cli.command.name()), started.elapsed(), outcome)
+        }
+        Err(error) if !error.use_stderr() => report::print(&error.render().to_string()),
+        Err(error) => {
+            let json = words.iter().any(|word| word == "--json");
+            let outcome = Err(Failure::usage(one_line(&error)));
+            report::finish(&Talk::of_failed_parse(json), None, started.elapsed(), outcome)
+        }
+    }
+}
+
+fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Mamba3PreprocessBackward(args) => commands::mamba3(args, global, talk),
+        Command::PagedAttentionBackward(args) => commands::attention(args, global, talk),
+        Command::HistoryBackward(args) => commands::history(args, global, talk),
+        Command::Devices => commands::devices(global),
+        Command::Kernels => commands::kernels(),
+        Command::Sample(sample) => sample::write(sample),
+    }
+}
+
+/// clap's message without its label, the usage and the pointer to the help.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>();
+    let message = lines.join("; ");
+    format!("{} (see --help)", message.strip_prefix("error: ").unwrap_or(&message))
+}
