@@ -5,6 +5,7 @@ use super::compute::{self, Place};
 use super::failure::{Failure, Result};
 use super::files::Target;
 use super::jobs::{AttentionJob, Job, Mamba3Job};
+use super::plan;
 use super::report::Report;
 use super::talk::Talk;
 
@@ -48,6 +49,9 @@ fn perform(
         if spelled_out { talk.note(&message) } else { talk.detail(&message) }
     }
     let place = place(global)?;
+    if output.plan {
+        return Ok(plan::describe(&job));
+    }
     let Some(output) = &output.output else {
         return Err(Failure::usage("--output: expected a path, found none"));
     };

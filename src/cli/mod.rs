@@ -7,6 +7,7 @@ mod failure;
 mod files;
 mod inputs;
 mod jobs;
+mod plan;
 mod report;
 mod sample;
 mod talk;

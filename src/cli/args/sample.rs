@@ -10,11 +10,13 @@ use clap::{Args, Subcommand};
 pub(crate) enum SampleCommand {
     /// Inputs of mamba3-preprocess-backward
     #[command(name = "mamba3-preprocess-backward")]
-    Mamba3PreprocessBackward(SampleArgs<Mamba3Sizes>),
+    Mamba3(SampleArgs<Mamba3Sizes>),
     /// Inputs of paged-attention-backward
-    PagedAttentionBackward(SampleArgs<AttentionSizes>),
+    #[command(name = "paged-attention-backward")]
+    Attention(SampleArgs<AttentionSizes>),
     /// Inputs of history-backward, saved statistics among them
-    HistoryBackward(SampleArgs<AttentionSizes>),
+    #[command(name = "history-backward")]
+    History(SampleArgs<AttentionSizes>),
 }
 
 /// Flags of every `sample` command.

@@ -2,7 +2,7 @@
 
 use backslang::HostTensor;
 use backslang::kernels::attention::{
-    BackwardInputs, Geometry, Gradient, History, Options, Schedule,
+    BackwardInputs, Geometry, Gradient, History, Options, Plan, Schedule,
 };
 
 use super::{Orders, Resolved};
@@ -35,6 +35,8 @@ pub(crate) struct AttentionJob {
     pub(crate) options: Options,
     /// The sizes.
     pub(crate) geometry: Geometry,
+    /// The schedule, checked and laid out.
+    pub(crate) plan: Plan,
     /// Whether the row statistics are an output too.
     pub(crate) save_statistics: bool,
     orders: Orders,
@@ -64,19 +66,21 @@ impl AttentionJob {
         let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
         let options = Options {
             causal,
-            scale: checked_scale(scale, &geometry)?,
+            scale: default_scale(scale, &geometry)?,
             gradients,
             prune_queries: !args.no_prune_queries,
             cache_history: args.cache_history,
             compact_history: args.compact_history,
             query_block_rows: args.query_block_rows,
         };
+        options.check()?;
         let schedule = schedule(&found, causal, &known)?;
+        let plan = Plan::new(&schedule, &geometry, args.query_block_rows)?;
         let mut pairs = Gradient::ALL.map(|g| (g.output_name(), g.name())).to_vec();
         pairs.push(("statistics", "statistics"));
         let orders = Orders::new(&found, &pairs);
         let ignored = found.ignored(&known);
-        Ok((Self { inputs, schedule, options, geometry, save_statistics, orders }, ignored))
+        Ok((Self { inputs, schedule, options, geometry, plan, save_statistics, orders }, ignored))
     }
 
     /// The byte order of an output.
@@ -141,13 +145,9 @@ fn schedule(found: &Inputs, causal: bool, known: &[&str]) -> Result<Schedule> {
 }
 
 /// The scale given, else that of plain attention; MLA has no default.
-fn checked_scale(scale: Option<f32>, geometry: &Geometry) -> Result<f32> {
+fn default_scale(scale: Option<f32>, geometry: &Geometry) -> Result<f32> {
     match scale {
-        Some(scale) if scale.is_finite() && scale > 0.0 => Ok(scale),
-        Some(scale) => {
-            let message = format!("`scale`: expected a finite number > 0, found {scale}");
-            Err(Failure::input("parameter", message))
-        }
+        Some(scale) => Ok(scale),
         None if geometry.is_mla() => {
             let message =
                 "`scale` is missing: with `latent` it has no default (give --scale or a 0-d array)";

@@ -16,13 +16,13 @@ use random::Random;
 /// Writes the inputs that are asked for.
 pub(crate) fn write(command: &SampleCommand) -> Result<Report> {
     let (output, arrays) = match command {
-        SampleCommand::Mamba3PreprocessBackward(args) => {
+        SampleCommand::Mamba3(args) => {
             (&args.output, mamba3::arrays(&args.sizes, &mut Random::new(args.seed))?)
         }
-        SampleCommand::PagedAttentionBackward(args) => {
+        SampleCommand::Attention(args) => {
             (&args.output, attention::arrays(&args.sizes, &mut Random::new(args.seed), false)?)
         }
-        SampleCommand::HistoryBackward(args) => {
+        SampleCommand::History(args) => {
             (&args.output, attention::arrays(&args.sizes, &mut Random::new(args.seed), true)?)
         }
     };
