@@ -14,6 +14,9 @@ mod header;
 mod staged;
 mod writer;
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::path::PathBuf;
 

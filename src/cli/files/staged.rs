@@ -51,11 +51,7 @@ impl Staged {
         target: &Path,
         write: impl FnOnce(&File) -> io::Result<()>,
     ) -> Result<(), WriteError> {
-        if target.is_dir() {
-            let source =
-                io::Error::new(io::ErrorKind::IsADirectory, "there is a folder of that name");
-            return Err(WriteError { path: target.into(), source });
-        }
+        check_no_folder(target)?;
         let temporary = self.beside(target, "tmp");
         let file =
             OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(at(target))?;
@@ -88,6 +84,7 @@ impl Staged {
 
 impl StagedFile {
     fn take_name(&mut self, backup: PathBuf) -> Result<(), WriteError> {
+        check_no_folder(&self.target)?;
         if fs::symlink_metadata(&self.target).is_ok() {
             // A second name where the file system has them: the first is then never without a file.
             fs::hard_link(&self.target, &backup)
@@ -127,6 +124,15 @@ impl Drop for Staged {
             let _ = fs::remove_dir(folder);
         }
     }
+}
+
+/// A rename would move a folder out of the way, and nobody asked for that.
+fn check_no_folder(target: &Path) -> Result<(), WriteError> {
+    if !target.is_dir() {
+        return Ok(());
+    }
+    let source = io::Error::new(io::ErrorKind::IsADirectory, "there is a folder of that name");
+    Err(WriteError { path: target.into(), source })
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
