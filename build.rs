@@ -31,7 +31,7 @@ use slangc::Slangc;
 use sources::Sources;
 
 const UPDATE: &str = "BACKSLANG_UPDATE_SHADERS";
-const NO_COMPILER: &str = "no slangc is used (SLANGC, SLANG_DIR, VULKAN_SDK and PATH lead to none)";
+const NO_COMPILER: &str = "there is no slangc to use (by SLANGC, SLANG_DIR, VULKAN_SDK or PATH)";
 
 fn main() -> Result<()> {
     let package = folder("CARGO_MANIFEST_DIR")?;

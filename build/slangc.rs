@@ -82,7 +82,9 @@ pub(crate) fn find(
         let Some(value) = value(variable).filter(|v| !v.is_empty()) else { continue };
         let candidates = candidates(variable, &value);
         if let Some(program) = candidates.iter().find(|p| p.is_file()) {
-            return Ok(Some(Found { program: program.clone(), variable }));
+            // It will run in another folder.
+            let program = std::path::absolute(program)?;
+            return Ok(Some(Found { program, variable }));
         }
         if NAMED.contains(&variable) {
             let looked: Vec<_> = candidates.iter().map(|p| p.display().to_string()).collect();
