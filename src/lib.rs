@@ -5,6 +5,7 @@ pub mod host;
 pub mod kernels;
 pub mod manifest;
 pub mod reference;
+pub mod runtime;
 
 pub use error::{Error, Rejected, Result};
 pub use host::{Dtype, HostTensor};

@@ -1,0 +1,257 @@
+//! What the handle, its tensors and its submissions share.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::heap::Heap;
+use super::info::DeviceInfo;
+use super::lock;
+use super::memory::Pool;
+use super::pipeline::Pipelines;
+use super::raw::{Buffer, Commands, Device, Memory, Queries, Timeline};
+use super::recorder::Recording;
+use super::timing::Timing;
+use crate::error::{Error, Result};
+
+/// The shared state of a runtime. It lives until the handle, the last tensor and the last submission are dropped.
+pub(super) struct Core {
+    pub(super) heap: Heap,
+    pub(super) pool: Pool,
+    pub(super) pipelines: Pipelines,
+    pub(super) info: DeviceInfo,
+    pub(super) lanes: u32,
+    in_flight: Mutex<InFlight>,
+    spare: Mutex<Spare>,
+    health: Health,
+    timeline: Timeline,
+    pub(super) device: Arc<Device>,
+}
+
+/// Submissions that the device may still be working on, oldest first.
+#[derive(Default)]
+struct InFlight {
+    /// The timeline's value at the end of the last submission.
+    last: u64,
+    list: VecDeque<Entry>,
+}
+
+/// A submission and all that it keeps alive.
+struct Entry {
+    value: u64,
+    recording: Recording,
+    outcome: Arc<Outcome>,
+}
+
+/// What becomes of a submission, set when the device is done with it.
+pub(super) type Outcome = OnceLock<Result<Vec<Timing>>>;
+
+/// Objects for reuse.
+#[derive(Default)]
+struct Spare {
+    commands: Vec<Commands>,
+    queries: Vec<Queries>,
+}
+
+/// Spare objects of a kind that are kept.
+const SPARES: usize = 16;
+
+impl Core {
+    pub(super) fn new(
+        device: Arc<Device>,
+        info: DeviceInfo,
+        lanes: u32,
+        heap_slots: u32,
+    ) -> Result<Self> {
+        Ok(Self {
+            heap: Heap::new(&device, heap_slots, info.limits.max_heap_slots)?,
+            pool: Pool::new(&device, &info),
+            pipelines: Pipelines::new(&device, lanes)?,
+            info,
+            lanes,
+            in_flight: Mutex::default(),
+            spare: Mutex::default(),
+            health: Health::default(),
+            timeline: Timeline::new(&device)?,
+            device,
+        })
+    }
+
+    /// Fails with what the validation layer said since the last check.
+    pub(super) fn check(&self) -> Result<()> {
+        self.device.instance().canary().check()
+    }
+
+    /// Zeroes the dummy buffer, so that a kernel that reads it reads the same on every run.
+    pub(super) fn clear_dummy(&self) -> Result<()> {
+        let mut commands = self.commands()?;
+        commands.begin(self.heap.descriptors())?;
+        let dummy = self.heap.dummy();
+        commands.fill(dummy, 0, dummy.bytes(), 0);
+        self.submit(Recording::new(commands)).map(drop)
+    }
+
+    /// A command buffer that nobody uses.
+    pub(super) fn commands(&self) -> Result<Commands> {
+        match lock(&self.spare).commands.pop() {
+            Some(commands) => Ok(commands),
+            None => Commands::new(&self.device),
+        }
+    }
+
+    /// A query pool that nobody uses.
+    pub(super) fn queries(&self) -> Result<Queries> {
+        match lock(&self.spare).queries.pop() {
+            Some(queries) => Ok(queries),
+            None => Queries::new(&self.device),
+        }
+    }
+
+    /// Sends a recording off; it stays alive until the device is done.
+    pub(super) fn submit(&self, mut recording: Recording) -> Result<(u64, Arc<Outcome>)> {
+        self.health.check()?;
+        recording.commands.end()?;
+        let outcome = Arc::<Outcome>::default();
+        let submitted = {
+            let mut in_flight = lock(&self.in_flight);
+            let value = in_flight.last + 1;
+            self.device.submit(&recording.commands, &self.timeline, value).map(|()| {
+                in_flight.last = value;
+                let outcome = outcome.clone();
+                in_flight.list.push_back(Entry { value, recording, outcome });
+                value
+            })
+        };
+        let value = submitted.map_err(|error| self.explain(error))?;
+        self.reap();
+        self.check()?;
+        Ok((value, outcome))
+    }
+
+    /// Waits for a submission.
+    pub(super) fn wait(&self, value: u64) -> Result<()> {
+        self.timeline.wait(value).map_err(|error| self.explain(error))?;
+        self.reap();
+        self.check()
+    }
+
+    /// Waits for all submissions; says whether there were any.
+    pub(super) fn wait_all(&self) -> Result<bool> {
+        let (last, idle) = {
+            let in_flight = lock(&self.in_flight);
+            (in_flight.last, in_flight.list.is_empty())
+        };
+        if idle {
+            return Ok(false);
+        }
+        self.wait(last).map(|()| true)
+    }
+
+    /// Lets go of what finished submissions kept alive.
+    pub(super) fn reap(&self) {
+        let done = {
+            let mut in_flight = lock(&self.in_flight);
+            let Ok(reached) = self.timeline.reached() else { return };
+            let count = in_flight.list.iter().take_while(|e| e.value <= reached).count();
+            let done: Vec<_> = in_flight.list.drain(..count).collect();
+            for entry in &done {
+                // Set under the lock: who finds its submission gone from the list finds the outcome.
+                let _ = entry.outcome.set(entry.recording.stamps.read(&self.device));
+            }
+            done
+        };
+        // Tensors are dropped here, outside the lock.
+        for entry in done {
+            self.recycle(entry.recording);
+        }
+    }
+
+    fn recycle(&self, recording: Recording) {
+        let Recording { commands, stamps, .. } = recording;
+        let mut spare = lock(&self.spare);
+        if spare.commands.len() < SPARES {
+            spare.commands.push(commands);
+        }
+        let room = SPARES.saturating_sub(spare.queries.len());
+        spare.queries.extend(stamps.into_pools().into_iter().take(room));
+    }
+
+    /// Waits for the device as well as it can be, then lets go of everything in flight.
+    pub(super) fn shut_down(&self) {
+        if let Err(error) = self.wait_all() {
+            tracing::debug!(%error, "waiting for the last submission");
+            self.device.wait_idle();
+        }
+        let left = std::mem::take(&mut lock(&self.in_flight).list);
+        drop(left);
+        self.pool.trim();
+    }
+
+    /// A buffer; when memory is short, first whatever finished submissions held is let go.
+    pub(super) fn buffer(&self, memory: Memory, bytes: u64, name: &str) -> Result<Buffer> {
+        self.health.check()?;
+        let first = self.pool.take(memory, bytes, name);
+        if matches!(first, Err(Error::OutOfMemory { .. })) && self.wait_all()? {
+            return self.pool.take(memory, bytes, name);
+        }
+        first
+    }
+
+    /// A slot of the heap; when none is free, first whatever finished submissions held is let go.
+    pub(super) fn slot(&self, buffer: &Buffer, bytes: u64) -> Result<u32> {
+        if let Some(slot) = self.heap.take(buffer, 0..bytes) {
+            return Ok(slot);
+        }
+        self.wait_all()?;
+        self.heap.take(buffer, 0..bytes).ok_or_else(|| self.heap.full())
+    }
+
+    /// Names what was running when the device was lost.
+    fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::DeviceLost { .. } => {
+                let running = lock(&self.in_flight).list.front().map(|e| e.recording.summary());
+                self.health.lose(running)
+            }
+            other => other,
+        }
+    }
+}
+
+/// Whether the device is still there.
+#[derive(Debug, Default)]
+struct Health {
+    lost: AtomicBool,
+}
+
+impl Health {
+    fn check(&self) -> Result<()> {
+        match self.lost.load(Ordering::Acquire) {
+            true => Err(Error::DeviceLost { during: None }),
+            false => Ok(()),
+        }
+    }
+
+    /// Marks the device lost; only the first time does the error say during what.
+    fn lose(&self, running: Option<String>) -> Error {
+        let earlier = self.lost.swap(true, Ordering::AcqRel);
+        let during = running.unwrap_or_else(|| "a submission".into());
+        Error::DeviceLost { during: (!earlier).then_some(during) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_loss_names_a_kernel() {
+        let health = Health::default();
+        assert!(health.check().is_ok());
+        let Error::DeviceLost { during } = health.lose(Some("k".into())) else { panic!() };
+        assert_eq!(during.as_deref(), Some("k"));
+        let Error::DeviceLost { during } = health.lose(Some("k".into())) else { panic!() };
+        assert_eq!(during, None);
+        assert!(matches!(health.check(), Err(Error::DeviceLost { during: None })));
+    }
+}

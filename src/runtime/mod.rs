@@ -1,0 +1,247 @@
+//! The Vulkan runtime: devices, tensors, and kernels recorded into submissions.
+//!
+//! A [`Runtime`] opens one device with one queue. [`Tensor`]s are ranges of pooled buffers; each holds a slot of the one
+//! bindless heap while it lives, and kernels get its index in their push constants. A [`Recorder`] gathers fills and
+//! dispatches, sets barriers only where data depend, and hands everything to the queue at once. Whatever the device may
+//! still be using is kept alive by the runtime, so handles can be dropped in any order and at any time.
+
+#![deny(unsafe_code)]
+
+mod core;
+mod grid;
+mod hazard;
+mod heap;
+mod info;
+mod memory;
+mod pipeline;
+mod probe;
+#[allow(unsafe_code)]
+mod raw;
+mod recorder;
+mod select;
+mod spirv;
+mod submission;
+mod tensor;
+mod timing;
+mod transfer;
+mod validation;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits};
+pub use recorder::{Access, Recorder};
+pub use select::DeviceSelector;
+pub use submission::Submission;
+pub use tensor::Tensor;
+pub use timing::Timing;
+pub use validation::Validation;
+
+use self::core::Core;
+use crate::error::{Error, Result};
+use crate::host::{Dtype, HostTensor};
+
+/// How to open a runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeOptions {
+    /// Which device.
+    pub device: DeviceSelector,
+    /// Which validation.
+    pub validation: Validation,
+    /// Tensors that can be alive at a time, within the device's limit.
+    pub heap_slots: u32,
+    /// The subgroup size that kernels run with; `None` for the one that the driver prefers.
+    pub lanes: Option<u32>,
+}
+
+impl Default for RuntimeOptions {
+    fn default() -> Self {
+        Self {
+            device: DeviceSelector::Auto,
+            validation: Validation::NONE,
+            heap_slots: 16384,
+            lanes: None,
+        }
+    }
+}
+
+/// Lists every Vulkan device, usable or not, in the loader's order.
+///
+/// # Errors
+/// [`Error::NoLoader`], [`Error::NoValidationLayer`], and [`Error::NoDevice`] when there is no driver.
+pub fn devices(validation: Validation) -> Result<Vec<DeviceInfo>> {
+    let instance = raw::Instance::new(validation)?;
+    let devices = instance.physical_devices()?.into_iter().map(|d| d.info).collect();
+    instance.canary().check()?;
+    Ok(devices)
+}
+
+/// An open device.
+///
+/// All threads may use it at once. Dropping it waits for the device; tensors and submissions may outlive it.
+pub struct Runtime {
+    core: Arc<Core>,
+    notes: Vec<String>,
+}
+
+impl Runtime {
+    /// Opens a device and checks on it that subgroups are what kernels rely on.
+    ///
+    /// # Errors
+    /// [`Error::NoLoader`], [`Error::NoValidationLayer`], [`Error::NoDevice`] with the reason for each device that was
+    /// rejected, [`Error::Unsupported`] when the subgroup size cannot be had, [`Error::Validation`].
+    pub fn new(options: &RuntimeOptions) -> Result<Self> {
+        let instance = raw::Instance::new(options.validation)?;
+        let physical = instance.physical_devices()?;
+        let infos: Vec<_> = physical.iter().map(|d| d.info.clone()).collect();
+        let choice = select::choose(&infos, &options.device)?;
+        let (physical, info) = (&physical[choice.position], infos[choice.position].clone());
+        for note in &choice.note {
+            tracing::warn!("{note}");
+        }
+        let device = raw::Device::open(&instance, physical)?;
+        let lanes = choose_lanes(&info, options.lanes, device.required_subgroup_size)?;
+        let core = Arc::new(Core::new(device, info, lanes, options.heap_slots)?);
+        let runtime = Self { core, notes: choice.note.into_iter().collect() };
+        runtime.core.clear_dummy()?;
+        probe::subgroup(&runtime)?;
+        runtime.core.check()?;
+        Ok(runtime)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.core.info
+    }
+
+    /// The subgroup size of every kernel: required where the device lets us, and seen there in any case.
+    pub fn lanes(&self) -> u32 {
+        self.core.lanes
+    }
+
+    /// What the user should know of the choice of device.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// A tensor in device memory, contents undefined. Errors call it `name`.
+    ///
+    /// # Errors
+    /// [`Error::TensorTooLarge`] before anything is allocated, [`Error::OutOfMemory`] and [`Error::HeapFull`], after
+    /// which the runtime goes on.
+    pub fn tensor(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Tensor> {
+        Tensor::new(&self.core, name, dtype, shape)
+    }
+
+    /// A tensor in device memory with the contents of one in host memory, which is free at return.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::tensor`] and of [`Recorder::submit`].
+    pub fn upload(&self, name: &str, host: &HostTensor) -> Result<Tensor> {
+        let tensor = self.tensor(name, host.dtype(), host.shape())?;
+        transfer::upload(self, &tensor, host.bytes())?;
+        Ok(tensor)
+    }
+
+    /// The contents of a tensor, after all work submitted before.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] when the tensor belongs to another runtime, and those of [`Submission::wait`].
+    pub fn download(&self, tensor: &Tensor) -> Result<HostTensor> {
+        let mut bytes = vec![0; tensor.bytes() as usize];
+        self.read(tensor, &mut bytes)?;
+        HostTensor::from_bytes(tensor.dtype(), tensor.shape(), &bytes)
+    }
+
+    /// Copies the contents of a tensor to `bytes`, after all work submitted before.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] when the length differs or the tensor belongs to another runtime, and those of
+    /// [`Submission::wait`].
+    pub fn read(&self, tensor: &Tensor, bytes: &mut [u8]) -> Result<()> {
+        self.check_tensor(tensor, bytes.len())?;
+        transfer::download(self, tensor, bytes)
+    }
+
+    /// Copies `bytes` to a tensor, after all work submitted before.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] when the length differs or the tensor belongs to another runtime, and those of
+    /// [`Recorder::submit`].
+    pub fn write(&self, tensor: &Tensor, bytes: &[u8]) -> Result<()> {
+        self.check_tensor(tensor, bytes.len())?;
+        transfer::upload(self, tensor, bytes)
+    }
+
+    /// Starts a recording.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    pub fn recorder(&self) -> Result<Recorder<'_>> {
+        Recorder::new(self)
+    }
+
+    /// Waits for the device, takes everything down and fails with what the validation layer said of it.
+    ///
+    /// # Errors
+    /// [`Error::Validation`], also when tensors or submissions are still alive, for then nothing was taken down.
+    pub fn finish(self) -> Result<()> {
+        let canary = self.core.device.instance().canary().clone();
+        let core = Arc::downgrade(&self.core);
+        drop(self);
+        canary.check()?;
+        match core.strong_count() {
+            0 => Ok(()),
+            n => Err(Error::Validation(vec![format!(
+                "the runtime was finished while {n} handles of tensors or submissions were alive"
+            )])),
+        }
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn check_tensor(&self, tensor: &Tensor, bytes: usize) -> Result<()> {
+        let (name, expected, found) = if !tensor.belongs_to(&self.core) {
+            ("tensor", "a tensor of this runtime".to_owned(), "one of another".to_owned())
+        } else if tensor.bytes() != bytes as u64 {
+            ("bytes", format!("{} for `{}`", tensor.bytes(), tensor.name()), bytes.to_string())
+        } else {
+            return Ok(());
+        };
+        Err(Error::Parameter { name, expected, found })
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.core.shut_down();
+    }
+}
+
+/// The subgroup size to run with.
+fn choose_lanes(info: &DeviceInfo, asked: Option<u32>, can_require: bool) -> Result<u32> {
+    let lanes = asked.unwrap_or(info.subgroup_size);
+    let [least, most] = info.subgroup_sizes;
+    let possible = if can_require {
+        lanes.is_power_of_two() && (least..=most).contains(&lanes)
+    } else {
+        lanes == info.subgroup_size
+    };
+    if possible {
+        return Ok(lanes);
+    }
+    let offered = match can_require {
+        true => format!("from {least} to {most}"),
+        false => format!("of {} only", info.subgroup_size),
+    };
+    Err(Error::Unsupported {
+        device: info.name.clone(),
+        reason: format!("subgroups of {lanes} invocations; it has subgroups {offered}"),
+    })
+}
+
+/// Locks a mutex; a panic elsewhere while it was held does not make its contents unusable here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

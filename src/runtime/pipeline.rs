@@ -1,0 +1,189 @@
+//! Pipelines, made once per kernel and specialization.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex};
+
+use super::heap::Heap;
+use super::info::{DeviceInfo, Limits};
+use super::lock;
+use super::raw::{Device, PUSH_BYTES, Pipeline, PipelineCache, PipelineDesc};
+use super::spirv::{self, Patch};
+use crate::error::{Error, Result};
+use crate::manifest::{Axis, Kernel};
+
+/// A kernel by identity, and its specialization constants.
+type Key = (usize, Box<[u32]>);
+/// Locked while the pipeline is made, so that threads that want others need not wait.
+type Cell = Arc<Mutex<Option<Arc<Pipeline>>>>;
+
+/// All pipelines of a runtime.
+pub(super) struct Pipelines {
+    cells: Mutex<HashMap<Key, Cell>>,
+    cache: PipelineCache,
+    lanes: u32,
+    device: Arc<Device>,
+}
+
+impl Pipelines {
+    /// Pipelines whose subgroups have `lanes` invocations.
+    pub(super) fn new(device: &Arc<Device>, lanes: u32) -> Result<Self> {
+        Ok(Self {
+            cells: Mutex::default(),
+            cache: PipelineCache::new(device)?,
+            lanes,
+            device: device.clone(),
+        })
+    }
+
+    /// The pipeline of a kernel, made when it is first asked for.
+    pub(super) fn get(
+        &self,
+        heap: &Heap,
+        info: &DeviceInfo,
+        kernel: &'static Kernel,
+        constants: &[u32],
+    ) -> Result<Arc<Pipeline>> {
+        let key = (std::ptr::from_ref(kernel).addr(), constants.into());
+        let cell = lock(&self.cells).entry(key).or_default().clone();
+        let mut cell = lock(&cell);
+        if let Some(pipeline) = &*cell {
+            return Ok(pipeline.clone());
+        }
+        let pipeline = Arc::new(self.make(heap, info, kernel, constants)?);
+        Ok(cell.insert(pipeline).clone())
+    }
+
+    fn make(
+        &self,
+        heap: &Heap,
+        info: &DeviceInfo,
+        kernel: &'static Kernel,
+        constants: &[u32],
+    ) -> Result<Pipeline> {
+        let unsupported = |reason: String| Error::Unsupported {
+            device: info.name.clone(),
+            reason: format!("kernel `{}` ({}): {reason}", kernel.name, kernel.dtype),
+        };
+        let workgroup = workgroup_size(kernel, constants).map_err(unsupported)?;
+        check_workgroup(workgroup, self.lanes, &info.limits).map_err(unsupported)?;
+        let push_limit = PUSH_BYTES.min(info.limits.max_push_constants_size);
+        if kernel.push_size > push_limit {
+            let found = kernel.push_size;
+            return Err(unsupported(format!(
+                "{found} bytes of push constants, {push_limit} are allowed"
+            )));
+        }
+        let patch = Patch { float_controls: info.float_controls, keep_loops: info.software() };
+        let module = spirv::words(kernel.spirv)
+            .and_then(|words| spirv::patch(&words, &patch))
+            .map_err(|e| unsupported(format!("its SPIR-V is damaged: {e}")))?;
+        let entry_point = CString::new(kernel.entry_point)
+            .map_err(|_| unsupported("its entry point's name has a zero byte".into()))?;
+        let constants: Vec<_> =
+            kernel.constants.iter().map(|c| c.id).zip(constants.iter().copied()).collect();
+        tracing::debug!(kernel = kernel.name, dtype = kernel.dtype, ?constants, "pipeline");
+        Pipeline::new(
+            &self.device,
+            heap.descriptors(),
+            &self.cache,
+            &PipelineDesc {
+                spirv: &module,
+                entry_point: &entry_point,
+                constants: &constants,
+                subgroup_size: self.device.required_subgroup_size.then_some(self.lanes),
+                // Vulkan permits it only so; other workgroups end in a part of a subgroup whatever we ask.
+                full_subgroups: workgroup[0].is_multiple_of(self.lanes),
+            },
+        )
+    }
+}
+
+/// The workgroup's size under these specialization constants.
+fn workgroup_size(kernel: &Kernel, constants: &[u32]) -> Result<[u32; 3], String> {
+    if constants.len() != kernel.constants.len() {
+        let (expected, found) = (kernel.constants.len(), constants.len());
+        return Err(format!("expected {expected} specialization constants, found {found}"));
+    }
+    let mut size = [1; 3];
+    for (size, axis) in size.iter_mut().zip(kernel.workgroup_size) {
+        *size = match axis {
+            Axis::Fixed(n) => n,
+            Axis::Constant(id) => kernel
+                .constants
+                .iter()
+                .position(|c| c.id == id)
+                .map(|i| constants[i])
+                .ok_or_else(|| format!("no specialization constant has the id {id}"))?,
+        };
+    }
+    Ok(size)
+}
+
+/// Holds a workgroup against the device's limits.
+fn check_workgroup(size: [u32; 3], lanes: u32, limits: &Limits) -> Result<(), String> {
+    let invocations: u64 = size.iter().map(|&n| u64::from(n)).product();
+    let within = size.iter().zip(limits.max_compute_work_group_size).all(|(&n, max)| n <= max);
+    let most = limits.max_compute_work_group_invocations;
+    if invocations == 0 || invocations > most.into() || !within {
+        let sizes = limits.max_compute_work_group_size;
+        return Err(format!(
+            "a workgroup of {size:?} invocations, but at most {most} and {sizes:?} are allowed"
+        ));
+    }
+    let subgroups = invocations.div_ceil(lanes.max(1).into());
+    let most = limits.max_compute_workgroup_subgroups;
+    if subgroups > most.into() {
+        return Err(format!(
+            "a workgroup of {subgroups} subgroups, but at most {most} are allowed"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Constant, Scalar};
+
+    static KERNEL: Kernel = Kernel {
+        name: "k",
+        dtype: "f32",
+        domain: "test",
+        variant: "test",
+        status: "test",
+        source: "k.slang",
+        entry_point: "k",
+        spirv: &[],
+        workgroup_size: [Axis::Constant(3), Axis::Fixed(2), Axis::Fixed(1)],
+        push_size: 0,
+        push_fields: &[],
+        constants: &[
+            Constant { name: "a", id: 0, kind: Scalar::U32, default: 0 },
+            Constant { name: "lanes", id: 3, kind: Scalar::U32, default: 32 },
+        ],
+    };
+
+    #[test]
+    fn workgroup_sizes_come_from_constants() {
+        assert_eq!(workgroup_size(&KERNEL, &[7, 64]), Ok([64, 2, 1]));
+        assert!(workgroup_size(&KERNEL, &[64]).unwrap_err().contains("expected 2"));
+    }
+
+    #[test]
+    fn workgroups_are_held_against_every_limit() {
+        let limits = Limits {
+            max_compute_work_group_invocations: 256,
+            max_compute_work_group_size: [256, 128, 64],
+            max_compute_workgroup_subgroups: 8,
+            ..Limits::default()
+        };
+        assert!(check_workgroup([256, 1, 1], 32, &limits).is_ok());
+        assert!(check_workgroup([257, 1, 1], 64, &limits).is_err());
+        assert!(check_workgroup([2, 128, 1], 32, &limits).is_ok());
+        assert!(check_workgroup([1, 129, 1], 32, &limits).is_err());
+        assert!(check_workgroup([0, 1, 1], 32, &limits).is_err());
+        assert!(check_workgroup([u32::MAX, u32::MAX, 1], 32, &limits).is_err());
+        assert!(check_workgroup([256, 1, 1], 16, &limits).unwrap_err().contains("16 subgroups"));
+    }
+}

@@ -1,0 +1,163 @@
+//! Buffers with their memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ash::vk;
+use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme};
+use gpu_allocator::{AllocationError, MemoryLocation};
+
+use super::{Device, Named};
+use crate::error::{Error, Result};
+use crate::runtime::lock;
+
+/// Where a buffer lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::runtime) enum Memory {
+    /// Fast for the device; the host reaches it through staging.
+    Device,
+    /// Written by the host in order, read by the device.
+    Upload,
+    /// Written by the device, read by the host through its caches.
+    Readback,
+}
+
+/// A buffer bound to memory of its own.
+pub(in crate::runtime) struct Buffer {
+    handle: vk::Buffer,
+    /// There until the buffer is dropped.
+    allocation: Option<Allocation>,
+    bytes: u64,
+    memory: Memory,
+    id: u64,
+    device: Arc<Device>,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Buffer {
+    /// A new buffer of at least one byte, contents undefined.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], leaving nothing behind.
+    pub(in crate::runtime) fn new(
+        device: &Arc<Device>,
+        bytes: u64,
+        memory: Memory,
+        name: &str,
+    ) -> Result<Self> {
+        let transfer = vk::BufferUsageFlags::TRANSFER_SRC | vk::BufferUsageFlags::TRANSFER_DST;
+        let info = vk::BufferCreateInfo::default()
+            .size(bytes)
+            .usage(match memory {
+                Memory::Device => transfer | vk::BufferUsageFlags::STORAGE_BUFFER,
+                Memory::Upload | Memory::Readback => transfer,
+            })
+            .sharing_mode(vk::SharingMode::EXCLUSIVE);
+        // SAFETY: the device is alive; the caller has held the size against `maxBufferSize`.
+        let handle = unsafe { device.handle.create_buffer(&info, None) }
+            .named("vkCreateBuffer")
+            .map_err(|error| sized(error, device, name, bytes))?;
+        let mut buffer = Self {
+            handle,
+            allocation: None,
+            bytes,
+            memory,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            device: device.clone(),
+        };
+        buffer.bind(name).map_err(|error| sized(error, device, name, bytes))?;
+        Ok(buffer)
+    }
+
+    fn bind(&mut self, name: &str) -> Result<()> {
+        let device = &self.device;
+        // SAFETY: the buffer was just made by this device.
+        let requirements = unsafe { device.handle.get_buffer_memory_requirements(self.handle) };
+        let allocation = lock(&device.allocator)
+            .as_mut()
+            .ok_or(AllocationError::OutOfMemory)
+            .and_then(|allocator| {
+                allocator.allocate(&AllocationCreateDesc {
+                    name,
+                    requirements,
+                    location: match self.memory {
+                        Memory::Device => MemoryLocation::GpuOnly,
+                        Memory::Upload => MemoryLocation::CpuToGpu,
+                        Memory::Readback => MemoryLocation::GpuToCpu,
+                    },
+                    linear: true,
+                    allocation_scheme: AllocationScheme::GpuAllocatorManaged,
+                })
+            })
+            .map_err(allocation_error)?;
+        let allocation = self.allocation.insert(allocation);
+        // SAFETY: the allocation has the size, alignment and type that the buffer requires, and is bound once.
+        unsafe {
+            device.handle.bind_buffer_memory(self.handle, allocation.memory(), allocation.offset())
+        }
+        .named("vkBindBufferMemory")
+    }
+
+    /// An identity that no other buffer of the process ever has.
+    pub(in crate::runtime) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(in crate::runtime) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(in crate::runtime) fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    pub(super) fn handle(&self) -> vk::Buffer {
+        self.handle
+    }
+
+    /// The bytes, for buffers that the host writes; empty for those that it cannot reach.
+    pub(in crate::runtime) fn mapped_mut(&mut self) -> &mut [u8] {
+        self.allocation.as_mut().and_then(Allocation::mapped_slice_mut).unwrap_or_default()
+    }
+
+    /// The bytes, for buffers that the host reads; empty for those that it cannot reach.
+    pub(in crate::runtime) fn mapped(&self) -> &[u8] {
+        self.allocation.as_ref().and_then(Allocation::mapped_slice).unwrap_or_default()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: commands that use the buffer keep it alive until the device is done with them.
+        unsafe { self.device.handle.destroy_buffer(self.handle, None) };
+        if let (Some(allocation), Some(allocator)) =
+            (self.allocation.take(), lock(&self.device.allocator).as_mut())
+            && let Err(error) = allocator.free(allocation)
+        {
+            tracing::error!(%error, "device memory could not be freed");
+        }
+    }
+}
+
+fn allocation_error(error: AllocationError) -> Error {
+    match error {
+        AllocationError::OutOfMemory | AllocationError::FailedToMap(_) => {
+            Error::OutOfMemory { place: "device", what: String::new(), asked: 0, available: 0 }
+        }
+        other => Error::Vulkan { call: "gpu_allocator", code: other.to_string() },
+    }
+}
+
+/// Fills in what an allocation was for and how much there is.
+fn sized(error: Error, device: &Device, name: &str, bytes: u64) -> Error {
+    match error {
+        Error::OutOfMemory { place, .. } => Error::OutOfMemory {
+            place,
+            what: format!("`{name}`"),
+            asked: bytes,
+            available: device.available_memory(),
+        },
+        other => other,
+    }
+}

@@ -1,0 +1,147 @@
+//! The one descriptor set: an update-after-bind array of storage buffers, and the pipeline layout around it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ash::vk;
+
+use super::{Buffer, Device, Named};
+use crate::error::Result;
+
+/// Bytes of push constants that every pipeline may use; the least that Vulkan guarantees.
+pub(in crate::runtime) const PUSH_BYTES: u32 = 128;
+
+/// Descriptors written at a time when the heap is first filled.
+const WRITE_CHUNK: usize = 4096;
+
+/// Set 0: binding 0 holds `slots` storage buffers.
+pub(in crate::runtime) struct Descriptors {
+    pool: vk::DescriptorPool,
+    set_layout: vk::DescriptorSetLayout,
+    pipeline_layout: vk::PipelineLayout,
+    set: vk::DescriptorSet,
+    device: Arc<Device>,
+}
+
+impl Descriptors {
+    /// A set of `slots` descriptors, each of which holds all of `dummy`.
+    pub(in crate::runtime) fn new(
+        device: &Arc<Device>,
+        slots: u32,
+        dummy: &Buffer,
+    ) -> Result<Self> {
+        let mut descriptors = Self {
+            pool: vk::DescriptorPool::null(),
+            set_layout: vk::DescriptorSetLayout::null(),
+            pipeline_layout: vk::PipelineLayout::null(),
+            set: vk::DescriptorSet::null(),
+            device: device.clone(),
+        };
+        descriptors.create(slots)?;
+        descriptors.fill(slots, dummy);
+        Ok(descriptors)
+    }
+
+    fn create(&mut self, slots: u32) -> Result<()> {
+        let device = &self.device.handle;
+        let bindings = [vk::DescriptorSetLayoutBinding::default()
+            .binding(0)
+            .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+            .descriptor_count(slots)
+            .stage_flags(vk::ShaderStageFlags::COMPUTE)];
+        let flags = [vk::DescriptorBindingFlags::PARTIALLY_BOUND
+            | vk::DescriptorBindingFlags::UPDATE_AFTER_BIND
+            | vk::DescriptorBindingFlags::UPDATE_UNUSED_WHILE_PENDING];
+        let mut flags =
+            vk::DescriptorSetLayoutBindingFlagsCreateInfo::default().binding_flags(&flags);
+        let info = vk::DescriptorSetLayoutCreateInfo::default()
+            .flags(vk::DescriptorSetLayoutCreateFlags::UPDATE_AFTER_BIND_POOL)
+            .bindings(&bindings)
+            .push_next(&mut flags);
+        // SAFETY: the device has the features that the flags need, and the runtime held `slots` against its limits.
+        self.set_layout = unsafe { device.create_descriptor_set_layout(&info, None) }
+            .named("vkCreateDescriptorSetLayout")?;
+
+        let set_layouts = [self.set_layout];
+        let pushes = [vk::PushConstantRange::default()
+            .stage_flags(vk::ShaderStageFlags::COMPUTE)
+            .size(PUSH_BYTES)];
+        let info = vk::PipelineLayoutCreateInfo::default()
+            .set_layouts(&set_layouts)
+            .push_constant_ranges(&pushes);
+        // SAFETY: the layout is this device's.
+        self.pipeline_layout = unsafe { device.create_pipeline_layout(&info, None) }
+            .named("vkCreatePipelineLayout")?;
+
+        let sizes = [vk::DescriptorPoolSize::default()
+            .ty(vk::DescriptorType::STORAGE_BUFFER)
+            .descriptor_count(slots)];
+        let info = vk::DescriptorPoolCreateInfo::default()
+            .flags(vk::DescriptorPoolCreateFlags::UPDATE_AFTER_BIND)
+            .max_sets(1)
+            .pool_sizes(&sizes);
+        // SAFETY: the device is alive.
+        self.pool = unsafe { device.create_descriptor_pool(&info, None) }
+            .named("vkCreateDescriptorPool")?;
+
+        let info = vk::DescriptorSetAllocateInfo::default()
+            .descriptor_pool(self.pool)
+            .set_layouts(&set_layouts);
+        // SAFETY: the pool is new and holds exactly this set.
+        let sets =
+            unsafe { device.allocate_descriptor_sets(&info) }.named("vkAllocateDescriptorSets")?;
+        self.set = sets[0];
+        Ok(())
+    }
+
+    fn fill(&self, slots: u32, dummy: &Buffer) {
+        let info = vk::DescriptorBufferInfo::default().buffer(dummy.handle()).range(dummy.bytes());
+        let infos = vec![info; WRITE_CHUNK.min(slots as usize)];
+        for first in (0..slots).step_by(WRITE_CHUNK) {
+            let count = WRITE_CHUNK.min((slots - first) as usize);
+            self.update(first, &infos[..count]);
+        }
+    }
+
+    /// Lets `slot` hold `bytes` of `buffer`.
+    ///
+    /// The caller owns the slot, no command in flight uses it, and the buffer stays alive until the slot holds another.
+    pub(in crate::runtime) fn write(&self, slot: u32, buffer: &Buffer, bytes: Range<u64>) {
+        let info = vk::DescriptorBufferInfo::default()
+            .buffer(buffer.handle())
+            .offset(bytes.start)
+            .range(bytes.end - bytes.start);
+        self.update(slot, &[info]);
+    }
+
+    fn update(&self, first: u32, infos: &[vk::DescriptorBufferInfo]) {
+        let write = vk::WriteDescriptorSet::default()
+            .dst_set(self.set)
+            .dst_array_element(first)
+            .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+            .buffer_info(infos);
+        // SAFETY: the slots are within the set; the callers, which hold the heap's lock or the only reference, see to
+        // it that no command in flight uses them, which update-unused-while-pending then permits.
+        unsafe { self.device.handle.update_descriptor_sets(&[write], &[]) };
+    }
+
+    pub(super) fn set(&self) -> vk::DescriptorSet {
+        self.set
+    }
+
+    pub(super) fn pipeline_layout(&self) -> vk::PipelineLayout {
+        self.pipeline_layout
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        let device = &self.device.handle;
+        // SAFETY: commands that use the set keep the runtime's core, and so this, alive; null handles are ignored.
+        unsafe {
+            device.destroy_descriptor_pool(self.pool, None);
+            device.destroy_pipeline_layout(self.pipeline_layout, None);
+            device.destroy_descriptor_set_layout(self.set_layout, None);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The logical device, its queue and its memory allocator.
+
+use std::sync::{Arc, Mutex};
+
+use ash::vk;
+use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
+use gpu_allocator::{AllocationSizes, AllocatorDebugSettings};
+
+use super::physical::QueueFamily;
+use super::{Commands, Instance, Named, Physical, Timeline};
+use crate::error::{Error, Result};
+use crate::runtime::lock;
+
+const MIB: u64 = 1 << 20;
+
+/// A logical device with one queue.
+pub(in crate::runtime) struct Device {
+    pub(super) handle: ash::Device,
+    pub(super) queue_family: QueueFamily,
+    /// Submission needs exclusive access.
+    queue: Mutex<vk::Queue>,
+    /// There until the device is dropped.
+    pub(super) allocator: Mutex<Option<Allocator>>,
+    physical: vk::PhysicalDevice,
+    memory_budget: bool,
+    /// Whether pipelines can require a subgroup size.
+    pub(in crate::runtime) required_subgroup_size: bool,
+    instance: Arc<Instance>,
+}
+
+impl Device {
+    /// Opens a device that lacks nothing.
+    pub(in crate::runtime) fn open(
+        instance: &Arc<Instance>,
+        physical: &Physical,
+    ) -> Result<Arc<Self>> {
+        let handle = create(instance, physical)?;
+        // SAFETY: the queue was asked for at creation.
+        let queue = unsafe { handle.get_device_queue(physical.queue.index, 0) };
+        let mut device = Self {
+            handle,
+            queue_family: physical.queue,
+            queue: Mutex::new(queue),
+            allocator: Mutex::new(None),
+            physical: physical.handle,
+            memory_budget: physical.memory_budget,
+            required_subgroup_size: physical.required_subgroup_size,
+            instance: instance.clone(),
+        };
+        device.allocator = Mutex::new(Some(device.new_allocator()?));
+        Ok(Arc::new(device))
+    }
+
+    fn new_allocator(&self) -> Result<Allocator> {
+        let mut debug_settings = AllocatorDebugSettings::default();
+        // Leaks are reported below, through `tracing`.
+        debug_settings.log_leaks_on_shutdown = false;
+        Allocator::new(&AllocatorCreateDesc {
+            instance: self.instance.handle().clone(),
+            device: self.handle.clone(),
+            physical_device: self.physical,
+            debug_settings,
+            buffer_device_address: false,
+            // Small first blocks, so that a small job takes little; larger tensors have blocks of their own.
+            allocation_sizes: AllocationSizes::new(16 * MIB, 4 * MIB)
+                .with_max_device_memblock_size(128 * MIB)
+                .with_max_host_memblock_size(64 * MIB),
+        })
+        .map_err(|e| Error::Vulkan { call: "gpu_allocator", code: e.to_string() })
+    }
+
+    /// The instance.
+    pub(in crate::runtime) fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    /// Hands recorded commands to the queue; `timeline` reaches `value` when they are done.
+    pub(in crate::runtime) fn submit(
+        &self,
+        commands: &Commands,
+        timeline: &Timeline,
+        value: u64,
+    ) -> Result<()> {
+        let buffers = [vk::CommandBufferSubmitInfo::default().command_buffer(commands.handle())];
+        let signals = [vk::SemaphoreSubmitInfo::default()
+            .semaphore(timeline.handle())
+            .value(value)
+            .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)];
+        let submit = vk::SubmitInfo2::default()
+            .command_buffer_infos(&buffers)
+            .signal_semaphore_infos(&signals);
+        let queue = lock(&self.queue);
+        // SAFETY: the queue is locked, the commands are ended and stay alive with all they use until the timeline
+        // reaches `value`, and values only grow: the runtime's in-flight list sees to both.
+        unsafe { self.handle.queue_submit2(*queue, &[submit], vk::Fence::null()) }
+            .named("vkQueueSubmit2")
+    }
+
+    /// Waits until the queue is empty; a lost device counts as done.
+    pub(in crate::runtime) fn wait_idle(&self) {
+        let queue = lock(&self.queue);
+        // SAFETY: the queue is locked.
+        if let Err(code) = unsafe { self.handle.queue_wait_idle(*queue) } {
+            tracing::error!(?code, "vkQueueWaitIdle failed");
+        }
+    }
+
+    /// Bytes that the largest device-local heap still has, as far as the driver says.
+    pub(in crate::runtime) fn available_memory(&self) -> u64 {
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut query = vk::PhysicalDeviceMemoryProperties2::default();
+        if self.memory_budget {
+            query = query.push_next(&mut budget);
+        }
+        let instance = self.instance.handle();
+        // SAFETY: the device comes from this instance, and the budget is chained only where it is known.
+        unsafe { instance.get_physical_device_memory_properties2(self.physical, &mut query) };
+        let memory = query.memory_properties;
+        let heaps = memory.memory_heaps_as_slice();
+        let largest = (0..heaps.len())
+            .filter(|&i| heaps[i].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL))
+            .max_by_key(|&i| heaps[i].size);
+        let Some(i) = largest else { return 0 };
+        match self.memory_budget {
+            true => budget.heap_budget[i].saturating_sub(budget.heap_usage[i]),
+            false => heaps[i].size.saturating_sub(self.allocated_memory()),
+        }
+    }
+
+    /// Bytes taken from the driver, in use or kept for reuse.
+    pub(in crate::runtime) fn allocated_memory(&self) -> u64 {
+        lock(&self.allocator).as_ref().map_or(0, Allocator::capacity)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let allocator = self.allocator.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(allocator) = &allocator {
+            let leaks = allocator.generate_report().allocations;
+            for leak in &leaks {
+                tracing::warn!(name = leak.name, bytes = leak.size, "device memory leaked");
+            }
+        }
+        drop(allocator);
+        // SAFETY: every object of the device holds it alive, so none is left, and the runtime waited for the queue
+        // before it let go of them.
+        unsafe { self.handle.destroy_device(None) };
+    }
+}
+
+fn create(instance: &Arc<Instance>, physical: &Physical) -> Result<ash::Device> {
+    let priorities = [1.0];
+    let queues = [vk::DeviceQueueCreateInfo::default()
+        .queue_family_index(physical.queue.index)
+        .queue_priorities(&priorities)];
+    let extensions: Vec<_> = physical.extensions.iter().map(|name| name.as_ptr()).collect();
+    let optional = physical.optional;
+    let core = vk::PhysicalDeviceFeatures::default()
+        .shader_storage_buffer_array_dynamic_indexing(true)
+        .shader_int16(optional.int16)
+        .shader_int64(optional.int64);
+    let mut v11 = vk::PhysicalDeviceVulkan11Features::default()
+        .storage_buffer16_bit_access(optional.storage16);
+    let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
+        .shader_float16(optional.float16)
+        .descriptor_indexing(true)
+        .runtime_descriptor_array(true)
+        .descriptor_binding_partially_bound(true)
+        .descriptor_binding_storage_buffer_update_after_bind(true)
+        .descriptor_binding_update_unused_while_pending(true)
+        .timeline_semaphore(true);
+    let mut v13 = vk::PhysicalDeviceVulkan13Features::default()
+        .synchronization2(true)
+        .maintenance4(true)
+        .subgroup_size_control(true)
+        .compute_full_subgroups(true);
+    let info = vk::DeviceCreateInfo::default()
+        .queue_create_infos(&queues)
+        .enabled_extension_names(&extensions)
+        .enabled_features(&core)
+        .push_next(&mut v11)
+        .push_next(&mut v12)
+        .push_next(&mut v13);
+    // SAFETY: the handle comes from this instance, and every feature and extension asked for was found there.
+    unsafe { instance.handle().create_device(physical.handle, &info, None) }.named("vkCreateDevice")
+}

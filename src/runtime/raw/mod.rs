@@ -1,0 +1,51 @@
+//! Every Vulkan handle and every `unsafe` block of the crate.
+//!
+//! Each type owns its handles, keeps alive what they depend on, and gives out nothing of `ash` beyond this module. The
+//! rules that Vulkan leaves to its callers are kept by the types where they can be, and named in each `SAFETY` comment
+//! where they rest on the runtime above.
+
+mod buffer;
+mod command;
+mod descriptor;
+mod device;
+mod instance;
+mod physical;
+mod pipeline;
+mod query;
+mod timeline;
+
+use ash::vk;
+
+pub(super) use buffer::{Buffer, Memory};
+pub(super) use command::Commands;
+pub(super) use descriptor::{Descriptors, PUSH_BYTES};
+pub(super) use device::Device;
+pub(super) use instance::Instance;
+pub(super) use physical::Physical;
+pub(super) use pipeline::{Pipeline, PipelineCache, PipelineDesc};
+pub(super) use query::Queries;
+pub(super) use timeline::Timeline;
+
+use crate::error::{Error, Result};
+
+/// The error for a failed call.
+fn failed(call: &'static str, code: vk::Result) -> Error {
+    let out_of = |place| Error::OutOfMemory { place, what: call.into(), asked: 0, available: 0 };
+    match code {
+        vk::Result::ERROR_DEVICE_LOST => Error::DeviceLost { during: None },
+        vk::Result::ERROR_OUT_OF_HOST_MEMORY => out_of("host"),
+        vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => out_of("device"),
+        _ => Error::Vulkan { call, code: format!("{code:?}") },
+    }
+}
+
+/// Names the call in the error of a result.
+trait Named<T> {
+    fn named(self, call: &'static str) -> Result<T>;
+}
+
+impl<T> Named<T> for Result<T, vk::Result> {
+    fn named(self, call: &'static str) -> Result<T> {
+        self.map_err(|code| failed(call, code))
+    }
+}

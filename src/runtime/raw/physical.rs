@@ -1,0 +1,266 @@
+//! What a physical device offers, and what the runtime asks of it.
+
+use std::ffi::CStr;
+
+use ash::{ext, khr, vk};
+
+use crate::runtime::info::{DeviceInfo, DeviceKind, FloatControls, Limits};
+
+/// Slots of a bindless heap below which a device is not worth having.
+const MIN_HEAP_SLOTS: u32 = 64;
+
+/// A physical device and how to open it.
+pub(in crate::runtime) struct Physical {
+    pub(super) handle: vk::PhysicalDevice,
+    pub(in crate::runtime) info: DeviceInfo,
+    pub(super) optional: Optional,
+    pub(super) queue: QueueFamily,
+    /// Whether the subgroup size of a compute pipeline can be required.
+    pub(super) required_subgroup_size: bool,
+    pub(super) memory_budget: bool,
+    /// Extensions to enable when the device is opened.
+    pub(super) extensions: Vec<&'static CStr>,
+}
+
+/// The queue family that runs everything.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct QueueFamily {
+    pub(super) index: u32,
+    /// Bits of its timestamps; 0 when it has none.
+    pub(super) timestamp_bits: u32,
+    /// Nanoseconds a tick.
+    pub(super) timestamp_period: f32,
+}
+
+/// Features that kernels use where a device has them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Optional {
+    pub(super) int16: bool,
+    pub(super) int64: bool,
+    pub(super) float16: bool,
+    pub(super) storage16: bool,
+}
+
+impl Physical {
+    /// Asks the driver everything the runtime wants to know.
+    pub(super) fn query(
+        instance: &ash::Instance,
+        handle: vk::PhysicalDevice,
+        index: usize,
+    ) -> Self {
+        // SAFETY: the handle comes from this instance.
+        let basic = unsafe { instance.get_physical_device_properties(handle) };
+        let modern = basic.api_version >= vk::API_VERSION_1_3;
+        let properties = if modern { Properties::query(instance, handle) } else { <_>::default() };
+        // SAFETY: as above.
+        let extensions = unsafe { instance.enumerate_device_extension_properties(handle) };
+        let extensions = extensions.unwrap_or_default();
+        let has = |name| extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(name));
+        let wanted = [khr::portability_subset::NAME, ext::memory_budget::NAME];
+        let queue = queue_family(instance, handle, basic.limits.timestamp_period);
+        let mut info = describe(&basic, &properties, index);
+        info.memory = largest_heap(instance, handle);
+        info.timestamps = queue.is_some_and(|q| q.timestamp_bits > 0);
+        if !modern {
+            let [major, minor, _] = info.api_version;
+            info.lacks.push(format!("Vulkan 1.3 (it has {major}.{minor})"));
+        } else {
+            info.lacks.extend(missing(&properties));
+            if info.limits.max_heap_slots < MIN_HEAP_SLOTS {
+                info.lacks.push(format!("{MIN_HEAP_SLOTS} update-after-bind storage buffers"));
+            }
+        }
+        if queue.is_none() {
+            info.lacks.push("a compute queue".into());
+        }
+        Self {
+            handle,
+            info,
+            optional: properties.optional(),
+            queue: queue.unwrap_or_default(),
+            required_subgroup_size: properties
+                .v13
+                .required_subgroup_size_stages
+                .contains(vk::ShaderStageFlags::COMPUTE),
+            memory_budget: has(ext::memory_budget::NAME),
+            extensions: wanted.into_iter().filter(|name| has(name)).collect(),
+        }
+    }
+}
+
+/// Properties and features of a device of Vulkan 1.3.
+#[derive(Default)]
+struct Properties {
+    v11: vk::PhysicalDeviceVulkan11Properties<'static>,
+    v12: vk::PhysicalDeviceVulkan12Properties<'static>,
+    v13: vk::PhysicalDeviceVulkan13Properties<'static>,
+    core_features: vk::PhysicalDeviceFeatures,
+    features11: vk::PhysicalDeviceVulkan11Features<'static>,
+    features12: vk::PhysicalDeviceVulkan12Features<'static>,
+    features13: vk::PhysicalDeviceVulkan13Features<'static>,
+}
+
+impl Properties {
+    fn query(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Self {
+        let mut found = Self::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default()
+            .push_next(&mut found.v11)
+            .push_next(&mut found.v12)
+            .push_next(&mut found.v13);
+        // SAFETY: the device is of Vulkan 1.3, which knows every struct of the chain.
+        unsafe { instance.get_physical_device_properties2(handle, &mut properties) };
+        let mut features = vk::PhysicalDeviceFeatures2::default()
+            .push_next(&mut found.features11)
+            .push_next(&mut found.features12)
+            .push_next(&mut found.features13);
+        // SAFETY: as above.
+        unsafe { instance.get_physical_device_features2(handle, &mut features) };
+        found.core_features = features.features;
+        found
+    }
+
+    fn optional(&self) -> Optional {
+        let on = |feature| feature == vk::TRUE;
+        Optional {
+            int16: on(self.core_features.shader_int16),
+            int64: on(self.core_features.shader_int64),
+            float16: on(self.features12.shader_float16),
+            storage16: on(self.features11.storage_buffer16_bit_access),
+        }
+    }
+}
+
+/// The required features and properties that a device of Vulkan 1.3 lacks.
+fn missing(p: &Properties) -> Vec<String> {
+    let (f12, f13) = (&p.features12, &p.features13);
+    let features = [
+        (
+            p.core_features.shader_storage_buffer_array_dynamic_indexing,
+            "shaderStorageBufferArrayDynamicIndexing",
+        ),
+        (f12.descriptor_indexing, "descriptorIndexing"),
+        (f12.runtime_descriptor_array, "runtimeDescriptorArray"),
+        (f12.descriptor_binding_partially_bound, "descriptorBindingPartiallyBound"),
+        (
+            f12.descriptor_binding_storage_buffer_update_after_bind,
+            "descriptorBindingStorageBufferUpdateAfterBind",
+        ),
+        (
+            f12.descriptor_binding_update_unused_while_pending,
+            "descriptorBindingUpdateUnusedWhilePending",
+        ),
+        (f12.timeline_semaphore, "timelineSemaphore"),
+        (f13.synchronization2, "synchronization2"),
+        (f13.maintenance4, "maintenance4"),
+        (f13.subgroup_size_control, "subgroupSizeControl"),
+        (f13.compute_full_subgroups, "computeFullSubgroups"),
+    ];
+    let operations = [
+        (vk::SubgroupFeatureFlags::BASIC, "basic subgroup operations"),
+        (vk::SubgroupFeatureFlags::VOTE, "subgroup votes"),
+        (vk::SubgroupFeatureFlags::ARITHMETIC, "subgroup arithmetic"),
+        (vk::SubgroupFeatureFlags::BALLOT, "subgroup ballots"),
+        (vk::SubgroupFeatureFlags::SHUFFLE, "subgroup shuffles"),
+    ];
+    let stages = p.v11.subgroup_supported_stages;
+    let operations = operations.iter().filter(|(operation, _)| {
+        !p.v11.subgroup_supported_operations.contains(*operation)
+            || !stages.contains(vk::ShaderStageFlags::COMPUTE)
+    });
+    let features = features.iter().filter(|(offered, _)| *offered == vk::FALSE);
+    features.map(|f| f.1).chain(operations.map(|o| o.1)).map(str::to_owned).collect()
+}
+
+fn describe(basic: &vk::PhysicalDeviceProperties, p: &Properties, index: usize) -> DeviceInfo {
+    let version = basic.api_version;
+    DeviceInfo {
+        index,
+        name: text(basic.device_name_as_c_str()),
+        uuid: p.v11.device_uuid,
+        kind: match basic.device_type {
+            vk::PhysicalDeviceType::DISCRETE_GPU => DeviceKind::Discrete,
+            vk::PhysicalDeviceType::INTEGRATED_GPU => DeviceKind::Integrated,
+            vk::PhysicalDeviceType::VIRTUAL_GPU => DeviceKind::Virtual,
+            vk::PhysicalDeviceType::CPU => DeviceKind::Cpu,
+            _ => DeviceKind::Other,
+        },
+        driver: text(p.v12.driver_name_as_c_str()),
+        driver_version: text(p.v12.driver_info_as_c_str()),
+        api_version: [
+            vk::api_version_major(version),
+            vk::api_version_minor(version),
+            vk::api_version_patch(version),
+        ],
+        subgroup_size: p.v11.subgroup_size,
+        subgroup_sizes: [p.v13.min_subgroup_size, p.v13.max_subgroup_size],
+        limits: limits(&basic.limits, p),
+        float_controls: float_controls(&p.v12),
+        memory: 0,
+        timestamps: false,
+        lacks: Vec::new(),
+    }
+}
+
+fn limits(basic: &vk::PhysicalDeviceLimits, p: &Properties) -> Limits {
+    Limits {
+        max_storage_buffer_range: basic.max_storage_buffer_range.into(),
+        max_buffer_size: p.v13.max_buffer_size,
+        max_memory_allocation_size: p.v11.max_memory_allocation_size,
+        min_storage_buffer_offset_alignment: basic.min_storage_buffer_offset_alignment,
+        max_compute_work_group_count: basic.max_compute_work_group_count,
+        max_compute_work_group_invocations: basic.max_compute_work_group_invocations,
+        max_compute_work_group_size: basic.max_compute_work_group_size,
+        max_compute_workgroup_subgroups: p.v13.max_compute_workgroup_subgroups,
+        max_compute_shared_memory_size: basic.max_compute_shared_memory_size,
+        max_push_constants_size: basic.max_push_constants_size,
+        max_heap_slots: p
+            .v12
+            .max_per_stage_descriptor_update_after_bind_storage_buffers
+            .min(p.v12.max_descriptor_set_update_after_bind_storage_buffers)
+            .min(p.v12.max_per_stage_update_after_bind_resources)
+            .min(p.v12.max_update_after_bind_descriptors_in_all_pools),
+    }
+}
+
+fn float_controls(v12: &vk::PhysicalDeviceVulkan12Properties<'_>) -> FloatControls {
+    let free = |independence| independence != vk::ShaderFloatControlsIndependence::NONE;
+    FloatControls {
+        signed_zero_inf_nan_preserve: v12.shader_signed_zero_inf_nan_preserve_float32 == vk::TRUE,
+        denorm_preserve: v12.shader_denorm_preserve_float32 == vk::TRUE,
+        rounding_mode_rte: v12.shader_rounding_mode_rte_float32 == vk::TRUE,
+        denorm_independent: free(v12.denorm_behavior_independence),
+        rounding_independent: free(v12.rounding_mode_independence),
+    }
+}
+
+fn largest_heap(instance: &ash::Instance, handle: vk::PhysicalDevice) -> u64 {
+    // SAFETY: the handle comes from this instance.
+    let memory = unsafe { instance.get_physical_device_memory_properties(handle) };
+    let heaps = memory.memory_heaps_as_slice().iter();
+    heaps
+        .filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL))
+        .map(|heap| heap.size)
+        .max()
+        .unwrap_or(0)
+}
+
+/// A family that computes: preferably one that can time, and of those one that does not draw.
+fn queue_family(
+    instance: &ash::Instance,
+    handle: vk::PhysicalDevice,
+    timestamp_period: f32,
+) -> Option<QueueFamily> {
+    // SAFETY: the handle comes from this instance.
+    let families = unsafe { instance.get_physical_device_queue_family_properties(handle) };
+    let (index, family) = (0..)
+        .zip(&families)
+        .filter(|(_, f)| f.queue_count > 0 && f.queue_flags.contains(vk::QueueFlags::COMPUTE))
+        .min_by_key(|(_, f)| {
+            (f.timestamp_valid_bits == 0, f.queue_flags.contains(vk::QueueFlags::GRAPHICS))
+        })?;
+    Some(QueueFamily { index, timestamp_bits: family.timestamp_valid_bits, timestamp_period })
+}
+
+fn text<E>(name: Result<&CStr, E>) -> String {
+    name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}

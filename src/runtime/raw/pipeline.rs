@@ -1,0 +1,132 @@
+//! Compute pipelines.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use ash::vk;
+
+use super::{Descriptors, Device, Named};
+use crate::error::Result;
+
+/// A pipeline cache in memory.
+pub(in crate::runtime) struct PipelineCache {
+    handle: vk::PipelineCache,
+    device: Arc<Device>,
+}
+
+impl PipelineCache {
+    pub(in crate::runtime) fn new(device: &Arc<Device>) -> Result<Self> {
+        let info = vk::PipelineCacheCreateInfo::default();
+        // SAFETY: the device is alive.
+        let handle = unsafe { device.handle.create_pipeline_cache(&info, None) }
+            .named("vkCreatePipelineCache")?;
+        Ok(Self { handle, device: device.clone() })
+    }
+}
+
+impl Drop for PipelineCache {
+    fn drop(&mut self) {
+        // SAFETY: pipelines do not need the cache that they were made with.
+        unsafe { self.device.handle.destroy_pipeline_cache(self.handle, None) };
+    }
+}
+
+/// What a pipeline is made of.
+pub(in crate::runtime) struct PipelineDesc<'a> {
+    /// A well-formed SPIR-V module.
+    pub(in crate::runtime) spirv: &'a [u32],
+    pub(in crate::runtime) entry_point: &'a CStr,
+    /// Id and bits of each specialization constant.
+    pub(in crate::runtime) constants: &'a [(u32, u32)],
+    /// The subgroup size to require.
+    pub(in crate::runtime) subgroup_size: Option<u32>,
+    /// Whether every subgroup must be full.
+    pub(in crate::runtime) full_subgroups: bool,
+}
+
+/// A compute pipeline.
+pub(in crate::runtime) struct Pipeline {
+    handle: vk::Pipeline,
+    device: Arc<Device>,
+}
+
+impl Pipeline {
+    pub(in crate::runtime) fn new(
+        device: &Arc<Device>,
+        descriptors: &Descriptors,
+        cache: &PipelineCache,
+        desc: &PipelineDesc<'_>,
+    ) -> Result<Self> {
+        let module = ShaderModule::new(device, desc.spirv)?;
+        let words: Vec<u32> = desc.constants.iter().map(|&(_, bits)| bits).collect();
+        let entries: Vec<_> = (0..)
+            .zip(desc.constants)
+            .map(|(i, &(id, _))| vk::SpecializationMapEntry {
+                constant_id: id,
+                offset: 4 * i,
+                size: 4,
+            })
+            .collect();
+        let specialization = vk::SpecializationInfo::default()
+            .map_entries(&entries)
+            .data(bytemuck::cast_slice(&words));
+        let mut subgroup = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
+            .required_subgroup_size(desc.subgroup_size.unwrap_or(0));
+        let mut stage = vk::PipelineShaderStageCreateInfo::default()
+            .stage(vk::ShaderStageFlags::COMPUTE)
+            .module(module.handle)
+            .name(desc.entry_point)
+            .specialization_info(&specialization);
+        if desc.subgroup_size.is_some() {
+            stage = stage.push_next(&mut subgroup);
+        }
+        if desc.full_subgroups {
+            stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
+        }
+        let info = vk::ComputePipelineCreateInfo::default()
+            .stage(stage)
+            .layout(descriptors.pipeline_layout());
+        // SAFETY: module, layout and cache are this device's; every pointer is to a local that outlives the call.
+        let made = unsafe { device.handle.create_compute_pipelines(cache.handle, &[info], None) };
+        let handle = match made {
+            Ok(pipelines) => pipelines[0],
+            Err((_, code)) => return Err(super::failed("vkCreateComputePipelines", code)),
+        };
+        Ok(Self { handle, device: device.clone() })
+    }
+
+    pub(super) fn handle(&self) -> vk::Pipeline {
+        self.handle
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // SAFETY: commands that use the pipeline keep it alive until the device is done with them.
+        unsafe { self.device.handle.destroy_pipeline(self.handle, None) };
+    }
+}
+
+/// A shader module; pipelines do not need it once they are made.
+struct ShaderModule<'a> {
+    handle: vk::ShaderModule,
+    device: &'a Device,
+}
+
+impl<'a> ShaderModule<'a> {
+    fn new(device: &'a Device, spirv: &[u32]) -> Result<Self> {
+        let info = vk::ShaderModuleCreateInfo::default().code(spirv);
+        // SAFETY: the module is one of this crate's, or the caller of the low-level interface vouches for it, and its
+        // framing was checked at load.
+        let handle = unsafe { device.handle.create_shader_module(&info, None) }
+            .named("vkCreateShaderModule")?;
+        Ok(Self { handle, device })
+    }
+}
+
+impl Drop for ShaderModule<'_> {
+    fn drop(&mut self) {
+        // SAFETY: no pipeline creation is under way.
+        unsafe { self.device.handle.destroy_shader_module(self.handle, None) };
+    }
+}

@@ -1,0 +1,336 @@
+//! Recording of commands into one submission.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::Runtime;
+use super::core::Core;
+use super::grid::{self, Piece};
+use super::hazard::{Hazards, Stages, Touch};
+use super::heap::DUMMY_SLOT;
+use super::raw::{Buffer, Commands, PUSH_BYTES, Pipeline};
+use super::submission::Submission;
+use super::tensor::{Pooled, Tensor};
+use super::timing::Stamps;
+use crate::error::{Error, Result};
+use crate::manifest::Kernel;
+
+/// Records fills and dispatches, which then run in order as one submission.
+///
+/// A command waits for an earlier one only when it reads what that wrote, or writes what that read or wrote.
+pub struct Recorder<'a> {
+    runtime: &'a Runtime,
+    recording: Recording,
+    hazards: Hazards,
+    /// The tensors that the recording keeps already.
+    known: HashSet<usize>,
+    /// The pipeline bound last.
+    bound: Option<Arc<Pipeline>>,
+}
+
+/// Commands, and all that must live until the device is done with them.
+pub(super) struct Recording {
+    pub(super) commands: Commands,
+    pub(super) stamps: Stamps,
+    kernels: Vec<&'static str>,
+    tensors: Vec<Tensor>,
+    staging: Vec<Arc<Pooled>>,
+}
+
+impl Recording {
+    pub(super) fn new(commands: Commands) -> Self {
+        Self {
+            commands,
+            stamps: Stamps::default(),
+            kernels: Vec::new(),
+            tensors: Vec::new(),
+            staging: Vec::new(),
+        }
+    }
+
+    /// The names of its kernels, each once.
+    pub(super) fn summary(&self) -> String {
+        if self.kernels.is_empty() { "copies".into() } else { self.kernels.join(", ") }
+    }
+}
+
+/// Names the tensors that a dispatch reads and writes. This is the only way to their heap indices, so no access can
+/// escape the recorder.
+pub struct Access<'a> {
+    core: &'a Arc<Core>,
+    tensors: Vec<Tensor>,
+    touches: Vec<Touch>,
+    stranger: Option<String>,
+}
+
+impl Access<'_> {
+    /// The heap index of a tensor that the kernel reads.
+    pub fn read(&mut self, tensor: &Tensor) -> u32 {
+        self.touch(tensor, false)
+    }
+
+    /// The heap index of a tensor that the kernel writes, and may read.
+    pub fn write(&mut self, tensor: &Tensor) -> u32 {
+        self.touch(tensor, true)
+    }
+
+    /// The heap index for a tensor that the kernel does not use: a dummy buffer is there.
+    pub fn unused(&self) -> u32 {
+        DUMMY_SLOT
+    }
+
+    fn touch(&mut self, tensor: &Tensor, write: bool) -> u32 {
+        if !tensor.belongs_to(self.core) {
+            self.stranger.get_or_insert_with(|| tensor.name().to_owned());
+            return DUMMY_SLOT;
+        }
+        self.touches.extend(touch(tensor, write));
+        self.tensors.push(tensor.clone());
+        tensor.slot()
+    }
+}
+
+fn touch(tensor: &Tensor, write: bool) -> Option<Touch> {
+    tensor.memory().map(|(buffer, bytes)| Touch { buffer: buffer.id(), bytes, write })
+}
+
+impl<'a> Recorder<'a> {
+    pub(super) fn new(runtime: &'a Runtime) -> Result<Self> {
+        let core = runtime.core();
+        let mut commands = core.commands()?;
+        commands.begin(core.heap.descriptors())?;
+        Ok(Self {
+            runtime,
+            recording: Recording::new(commands),
+            hazards: Hazards::default(),
+            known: HashSet::new(),
+            bound: None,
+        })
+    }
+
+    fn core(&self) -> &'a Arc<Core> {
+        self.runtime.core()
+    }
+
+    /// The runtime that it records for.
+    pub fn runtime(&self) -> &'a Runtime {
+        self.runtime
+    }
+
+    /// Sets every word of a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] when the tensor belongs to another runtime; failures of the device.
+    pub fn fill(&mut self, tensor: &Tensor, word: u32) -> Result<()> {
+        self.check_owner(tensor)?;
+        let Some((buffer, bytes)) = tensor.memory() else { return Ok(()) };
+        self.start()?;
+        self.order(
+            Stages::TRANSFER,
+            &[Touch { buffer: buffer.id(), bytes: bytes.clone(), write: true }],
+        );
+        self.recording.commands.fill(buffer, bytes.start, bytes.end - bytes.start, word);
+        self.keep(tensor.clone());
+        self.end("fill")
+    }
+
+    /// Runs a kernel over a grid of `groups` workgroups along x and y.
+    ///
+    /// `constants` are the bits of the kernel's specialization constants, in the manifest's order. `push` makes the
+    /// push-constant block, with heap indices from [`Access`]. A grid beyond the device's limit is split into several
+    /// dispatches; `first_group_x` and `first_group_y` of the block then say where each one starts. An empty grid
+    /// records nothing.
+    ///
+    /// The kernel must be well-formed SPIR-V that stays within its tensors; the device may do anything otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when the device cannot run the kernel so, [`Error::TooLarge`] when an axis of the grid
+    /// exceeds 32 bits, [`Error::Parameter`] for a tensor of another runtime or a block of the wrong size.
+    pub fn dispatch<P: Pod>(
+        &mut self,
+        kernel: &'static Kernel,
+        constants: &[u32],
+        groups: [usize; 2],
+        push: impl FnOnce(&mut Access<'_>) -> P,
+    ) -> Result<()> {
+        let core = self.core();
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        let [limit_x, limit_y, _] = core.info.limits.max_compute_work_group_count;
+        let pieces: Vec<_> = grid::split(groups.map(|n| n as u64), [limit_x, limit_y])?.collect();
+        let mut access = Access { core, tensors: Vec::new(), touches: Vec::new(), stranger: None };
+        let block = push(&mut access);
+        let Access { tensors, touches, stranger, .. } = access;
+        if let Some(name) = stranger {
+            return Err(foreign(&name));
+        }
+        let block = PushBlock::new(kernel, bytemuck::bytes_of(&block), pieces.len() > 1)?;
+        let pipeline = core.pipelines.get(&core.heap, &core.info, kernel, constants)?;
+
+        self.start()?;
+        self.order(Stages::COMPUTE, &touches);
+        if !self.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, &pipeline)) {
+            self.recording.commands.bind(&pipeline);
+            self.bound = Some(pipeline);
+        }
+        for piece in pieces {
+            let block = block.at(piece);
+            self.recording.commands.dispatch(core.heap.descriptors(), block.bytes(), piece.count);
+        }
+        tensors.into_iter().for_each(|tensor| self.keep(tensor));
+        if !self.recording.kernels.contains(&kernel.name) {
+            self.recording.kernels.push(kernel.name);
+        }
+        self.end(kernel.name)
+    }
+
+    /// Copies staged bytes into a tensor.
+    pub(super) fn copy_in(
+        &mut self,
+        from: Arc<Pooled>,
+        to: &Tensor,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let (Some(source), Some((target, range))) = (from.get(), to.memory()) else {
+            return Ok(());
+        };
+        self.order_copy(target, range.start + offset, bytes, true);
+        self.recording.commands.copy((source, 0), (target, range.start + offset), bytes);
+        self.keep(to.clone());
+        self.recording.staging.push(from);
+        Ok(())
+    }
+
+    /// Copies bytes of a tensor to where the host can read them.
+    pub(super) fn copy_out(
+        &mut self,
+        from: &Tensor,
+        offset: u64,
+        to: Arc<Pooled>,
+        bytes: u64,
+    ) -> Result<()> {
+        let (Some((source, range)), Some(target)) = (from.memory(), to.get()) else {
+            return Ok(());
+        };
+        self.order_copy(source, range.start + offset, bytes, false);
+        self.recording.commands.copy((source, range.start + offset), (target, 0), bytes);
+        self.keep(from.clone());
+        self.recording.staging.push(to);
+        Ok(())
+    }
+
+    fn order_copy(&mut self, tensor: &Buffer, start: u64, bytes: u64, write: bool) {
+        let touch = Touch { buffer: tensor.id(), bytes: start..start + bytes, write };
+        self.order(Stages::TRANSFER, &[touch]);
+    }
+
+    /// Sends everything recorded to the device, without waiting for it.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Validation`] and other failures of the device.
+    pub fn submit(self) -> Result<Submission> {
+        let core = self.core();
+        let (value, outcome) = core.submit(self.recording)?;
+        Ok(Submission::new(core.clone(), value, outcome))
+    }
+
+    fn check_owner(&self, tensor: &Tensor) -> Result<()> {
+        if tensor.belongs_to(self.core()) { Ok(()) } else { Err(foreign(tensor.name())) }
+    }
+
+    fn order(&mut self, stage: Stages, touches: &[Touch]) {
+        if let Some(barrier) = self.hazards.next(stage, touches) {
+            self.recording.commands.barrier(barrier);
+        }
+    }
+
+    fn keep(&mut self, tensor: Tensor) {
+        if self.known.insert(tensor.identity()) {
+            self.recording.tensors.push(tensor);
+        }
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let core = self.core();
+        if !core.info.timestamps {
+            return Ok(());
+        }
+        let Recording { stamps, commands, .. } = &mut self.recording;
+        stamps.start(commands, &|| core.queries())
+    }
+
+    fn end(&mut self, label: &'static str) -> Result<()> {
+        let core = self.core();
+        if !core.info.timestamps {
+            return Ok(());
+        }
+        let Recording { stamps, commands, .. } = &mut self.recording;
+        stamps.end(label, commands, &|| core.queries())
+    }
+}
+
+fn foreign(tensor: &str) -> Error {
+    Error::Parameter {
+        name: "tensor",
+        expected: "a tensor of this runtime".into(),
+        found: format!("`{tensor}` of another one"),
+    }
+}
+
+/// The bytes of a push-constant block.
+#[derive(Clone, Copy)]
+struct PushBlock {
+    bytes: [u8; PUSH_BYTES as usize],
+    length: usize,
+    /// Where `first_group_x` and `first_group_y` are.
+    first: Option<[usize; 2]>,
+}
+
+impl PushBlock {
+    fn new(kernel: &Kernel, block: &[u8], split: bool) -> Result<Self> {
+        let mut bytes = [0; PUSH_BYTES as usize];
+        let length = block.len();
+        if length != kernel.push_size as usize || length > bytes.len() || !length.is_multiple_of(4)
+        {
+            return Err(Error::Parameter {
+                name: "push constants",
+                expected: format!(
+                    "{} bytes for `{}`, at most {PUSH_BYTES}",
+                    kernel.push_size, kernel.name
+                ),
+                found: format!("{length} bytes"),
+            });
+        }
+        bytes[..length].copy_from_slice(block);
+        let offset = |field| {
+            let offset = kernel.push_offset(field)? as usize;
+            (offset + 4 <= length).then_some(offset)
+        };
+        let first = offset("first_group_x").zip(offset("first_group_y")).map(<[usize; 2]>::from);
+        if split && first.is_none() {
+            return Err(Error::Parameter {
+                name: "push constants",
+                expected: "first_group_x and first_group_y, for the grid exceeds one dispatch"
+                    .into(),
+                found: format!("neither in `{}`", kernel.name),
+            });
+        }
+        Ok(Self { bytes, length, first })
+    }
+
+    /// The block for one piece of the grid.
+    fn at(mut self, piece: Piece) -> Self {
+        for (offset, group) in self.first.into_iter().flatten().zip(piece.first) {
+            self.bytes[offset..offset + 4].copy_from_slice(&group.to_ne_bytes());
+        }
+        self
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}

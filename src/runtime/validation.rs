@@ -1,0 +1,116 @@
+//! Validation layers, and the canary that turns their messages into errors.
+
+use std::str::FromStr;
+use std::sync::Mutex;
+
+use super::lock;
+use crate::error::{Error, Result};
+
+/// Which checks of the Khronos validation layer run. Any message is an error; a missing layer, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Validation {
+    /// The checks of every call against the specification.
+    pub core: bool,
+    /// Hazards between accesses that no barrier separates.
+    pub sync: bool,
+    /// Checks that run within the shaders.
+    pub gpu: bool,
+}
+
+impl Validation {
+    /// No validation.
+    pub const NONE: Self = Self { core: false, sync: false, gpu: false };
+    /// The checks that every driver bears: `core,sync`.
+    pub const STANDARD: Self = Self { core: true, sync: true, gpu: false };
+
+    /// Whether any check is on.
+    pub fn any(self) -> bool {
+        self.core || self.sync || self.gpu
+    }
+}
+
+impl FromStr for Validation {
+    type Err = Error;
+
+    /// A comma list of `core`, `sync` and `gpu`; empty text means none.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut validation = Self::NONE;
+        for word in text.split(',').map(str::trim).filter(|w| !w.is_empty()) {
+            match word {
+                "core" => validation.core = true,
+                "sync" => validation.sync = true,
+                "gpu" => validation.gpu = true,
+                _ => {
+                    return Err(Error::Parameter {
+                        name: "validate",
+                        expected: "a comma list of core, sync and gpu".into(),
+                        found: format!("`{word}`"),
+                    });
+                }
+            }
+        }
+        Ok(validation)
+    }
+}
+
+/// A message that says nothing about this crate's use of Vulkan.
+struct Allowed {
+    /// The message's id.
+    id: &'static str,
+    /// What its text must contain.
+    text: &'static str,
+}
+
+/// Messages of the layer and the loader about their own set-up, each with its reason.
+const ALLOWED: &[Allowed] = &[
+    // The loader reports drivers and layers on the machine that it could not open. That says something of the
+    // installation; the device list shows what is left.
+    Allowed { id: "Loader Message", text: "" },
+];
+
+/// Collects messages of the layer until somebody looks.
+#[derive(Debug, Default)]
+pub(super) struct Canary {
+    messages: Mutex<Vec<String>>,
+}
+
+impl Canary {
+    /// Takes a message in, unless it is on the allow list.
+    pub(super) fn report(&self, id: &str, text: &str) {
+        if ALLOWED.iter().any(|a| a.id == id && text.contains(a.text)) {
+            tracing::debug!(id, text, "allowed message");
+            return;
+        }
+        tracing::error!(id, text, "validation message");
+        lock(&self.messages).push(format!("{id}: {text}"));
+    }
+
+    /// Fails with the messages since the last look.
+    pub(super) fn check(&self) -> Result<()> {
+        let messages = std::mem::take(&mut *lock(&self.messages));
+        if messages.is_empty() { Ok(()) } else { Err(Error::Validation(messages)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validation_parses() {
+        assert_eq!("".parse::<Validation>().unwrap(), Validation::NONE);
+        assert_eq!("core, sync".parse::<Validation>().unwrap(), Validation::STANDARD);
+        assert!("gpu".parse::<Validation>().unwrap().any());
+        assert!("core,speed".parse::<Validation>().unwrap_err().is_input());
+    }
+
+    #[test]
+    fn a_message_fails_once() {
+        let canary = Canary::default();
+        canary.report("Loader Message", "could not open a driver");
+        assert!(canary.check().is_ok());
+        canary.report("VUID-1", "wrong");
+        assert!(matches!(canary.check(), Err(Error::Validation(m)) if m == ["VUID-1: wrong"]));
+        assert!(canary.check().is_ok());
+    }
+}
