@@ -43,6 +43,12 @@ impl Heap {
         lock(&self.slots).total - 1
     }
 
+    /// Slots that tensors hold.
+    pub(super) fn used(&self) -> u32 {
+        let slots = lock(&self.slots);
+        slots.fresh - 1 - slots.returned.len() as u32
+    }
+
     /// Takes a slot for bytes of a buffer that outlives it; `None` when all are taken.
     pub(super) fn take(&self, buffer: &Buffer, bytes: Range<u64>) -> Option<u32> {
         let mut slots = lock(&self.slots);

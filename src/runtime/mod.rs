@@ -64,6 +64,16 @@ impl Default for RuntimeOptions {
     }
 }
 
+/// What a runtime holds of its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Bytes of memory taken from the driver, in use or kept for reuse.
+    pub allocated: u64,
+    /// Slots of the bindless heap that tensors hold.
+    pub slots_used: u32,
+}
+
 /// Lists every Vulkan device, usable or not, in the loader's order.
 ///
 /// # Errors
@@ -95,7 +105,7 @@ impl Runtime {
         let infos: Vec<_> = physical.iter().map(|d| d.info.clone()).collect();
         let choice = select::choose(&infos, &options.device)?;
         let (physical, info) = (&physical[choice.position], infos[choice.position].clone());
-        for note in &choice.note {
+        if let Some(note) = &choice.note {
             tracing::warn!("{note}");
         }
         let device = raw::Device::open(&instance, physical)?;
@@ -121,6 +131,12 @@ impl Runtime {
     /// What the user should know of the choice of device.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// What the runtime holds of the device at the moment.
+    pub fn memory(&self) -> Usage {
+        self.core.reap();
+        Usage { allocated: self.core.device.allocated_memory(), slots_used: self.core.heap.used() }
     }
 
     /// A tensor in device memory, contents undefined. Errors call it `name`.

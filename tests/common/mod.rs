@@ -1,27 +1,71 @@
 //! What the tests on a device share: one runtime a binary, and a harness in which a missing device is seen.
+//!
+//! `BACKSLANG_DEVICE` chooses the device and `BACKSLANG_VALIDATE` the validation. Where there is no device the trials
+//! show as ignored, with the reason; with `BACKSLANG_REQUIRE_DEVICE=1` they fail.
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-use backslang::runtime::{Runtime, RuntimeOptions, Validation};
-use backslang::{Error, Result};
-use libtest_mimic::{Arguments, Failed, Trial};
+use backslang::Error;
+use backslang::runtime::{Runtime, RuntimeOptions};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-/// The device, opened at the first use, or why there is none.
-struct Shared {
-    runtime: OnceLock<Result<Runtime, String>>,
-    options: RuntimeOptions,
-}
+/// The binary's runtime, or why there is none.
+type Shared = Result<Runtime, Error>;
 
-/// The options that the environment asks for: `BACKSLANG_DEVICE` and `BACKSLANG_VALIDATE`.
-pub fn options() -> RuntimeOptions {
-    let parsed = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+static RUNTIME: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
+
+/// The options that the environment asks for.
+pub(crate) fn options() -> RuntimeOptions {
+    let set = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
     let mut options = RuntimeOptions::default();
-    if let Some(text) = parsed("BACKSLANG_DEVICE") {
+    if let Some(text) = set("BACKSLANG_DEVICE") {
         options.device = text.parse().expect("BACKSLANG_DEVICE");
     }
-    if let Some(text) = parsed("BACKSLANG_VALIDATE") {
+    if let Some(text) = set("BACKSLANG_VALIDATE") {
         options.validation = text.parse().expect("BACKSLANG_VALIDATE");
     }
     options
+}
+
+/// A trial on the binary's runtime.
+pub(crate) fn gpu_trial<F>(name: impl Into<String>, test: F) -> Trial
+where
+    F: FnOnce(&Runtime) -> Result<(), Failed> + Send + 'static,
+{
+    let run = move || match &*shared() {
+        Ok(runtime) => test(runtime).map(|()| Completion::Completed),
+        Err(error) if is_missing(error) => Ok(Completion::ignored_with(error)),
+        Err(error) => Err(error.into()),
+    };
+    Trial::ignorable_test(name, run).with_kind("gpu")
+}
+
+/// Whether an error means that there is nothing to test on, and tests may do without.
+fn is_missing(error: &Error) -> bool {
+    let required = std::env::var("BACKSLANG_REQUIRE_DEVICE").is_ok_and(|text| text == "1");
+    !required && matches!(error, Error::NoLoader(_) | Error::NoDevice { asked: None, .. })
+}
+
+fn shared() -> Arc<Shared> {
+    let mut runtime = RUNTIME.lock().unwrap();
+    runtime.get_or_insert_with(|| Arc::new(Runtime::new(&options()))).clone()
+}
+
+/// Runs the trials, then takes the runtime down; a message of the validation layer there fails the binary as well.
+pub(crate) fn main(trials: Vec<Trial>) -> ExitCode {
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    let shared = RUNTIME.lock().unwrap().take().map(Arc::into_inner);
+    let finished = match shared {
+        Some(Some(Ok(runtime))) => runtime.finish().map_err(|error| error.to_string()),
+        Some(None) => Err("the runtime is still in use".into()),
+        Some(Some(Err(_))) | None => Ok(()),
+    };
+    match finished {
+        Ok(()) => conclusion.exit_code(),
+        Err(error) => {
+            eprintln!("tear-down failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
