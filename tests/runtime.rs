@@ -10,12 +10,13 @@ use backslang::runtime::{Recorder, Runtime, RuntimeOptions, Tensor};
 use backslang::{Dtype, Error, HostTensor};
 use bytemuck::{Pod, Zeroable};
 use common::gpu_trial;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 
 type Outcome = Result<(), Failed>;
+type Test = (&'static str, fn(&Runtime) -> Outcome);
 
 fn main() -> ExitCode {
-    let tests: &[(&str, fn(&Runtime) -> Outcome)] = &[
+    let tests: &[Test] = &[
         ("the_device_is_usable", the_device_is_usable),
         ("contents_survive_a_round_trip", contents_survive_a_round_trip),
         ("empty_tensors_are_legal", empty_tensors_are_legal),
@@ -39,9 +40,7 @@ fn main() -> ExitCode {
         ("workgroups_beyond_the_limits_are_refused", workgroups_beyond_the_limits_are_refused),
         ("damaged_spirv_is_an_error", damaged_spirv_is_an_error),
     ];
-    let trial = |&(name, test): &(&'static str, fn(&Runtime) -> Outcome)| gpu_trial(name, test);
-    let trials: Vec<Trial> = tests.iter().map(trial).collect();
-    common::main(trials)
+    common::main(tests.iter().map(|&(name, test)| gpu_trial(name, test)).collect())
 }
 
 #[repr(C)]

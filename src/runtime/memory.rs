@@ -149,7 +149,7 @@ mod tests {
         let mut last = 0;
         for bytes in (1..100_000u64).step_by(37).chain((1 << 33..1 << 34).step_by(99_999_989)) {
             let class = size_class(bytes);
-            assert!(class >= bytes && class % 256 == 0 && class >= last);
+            assert!(class >= bytes && class.is_multiple_of(256) && class >= last);
             assert!(class - bytes < 256.max(bytes / 8 + 1), "{bytes} {class}");
             assert_eq!(size_class(class), class);
             last = class;
