@@ -130,8 +130,9 @@ impl Idle {
 /// The size that buffers of `bytes` are made in: at most an eighth larger, so that tensors of similar size can take
 /// each other's place, and a multiple of 256.
 fn size_class(bytes: u64) -> u64 {
-    let step = (bytes.max(1).next_power_of_two() / 16).max(256);
-    bytes.max(1).checked_next_multiple_of(step).unwrap_or(bytes)
+    let bytes = bytes.max(1);
+    let step = (bytes.checked_next_power_of_two().unwrap_or(1 << 63) / 16).max(256);
+    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
 #[cfg(test)]
