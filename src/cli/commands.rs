@@ -32,11 +32,6 @@ pub(crate) fn devices(_global: &GlobalArgs) -> Result<Report> {
     Err(Failure::work("unsupported", "not there yet"))
 }
 
-/// `kernels`.
-pub(crate) fn kernels() -> Result<Report> {
-    Err(Failure::work("unsupported", "not there yet"))
-}
-
 fn perform(
     job: Job,
     ignored: Vec<(String, bool)>,

@@ -7,6 +7,7 @@ mod failure;
 mod files;
 mod inputs;
 mod jobs;
+mod listings;
 mod plan;
 mod report;
 mod sample;
@@ -50,7 +51,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::PagedAttentionBackward(args) => commands::attention(args, global, talk),
         Command::HistoryBackward(args) => commands::history(args, global, talk),
         Command::Devices => commands::devices(global),
-        Command::Kernels => commands::kernels(),
+        Command::Kernels => Ok(listings::kernels()),
         Command::Sample(sample) => sample::write(sample),
     }
 }

@@ -11,6 +11,7 @@ mod catalog;
 mod data;
 mod descr;
 mod header;
+mod latch;
 mod staged;
 mod writer;
 

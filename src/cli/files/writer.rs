@@ -10,6 +10,7 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::FileError;
 use super::descr::{ByteOrder, Descr};
+use super::latch::Latch;
 use super::staged::Staged;
 
 /// An array to write.
@@ -188,7 +189,7 @@ impl Target {
 
 /// Stored, not compressed, and with a fixed time: the same arrays give the same bytes.
 fn write_archive(file: &fs::File, arrays: &[OutputArray]) -> io::Result<()> {
-    let mut archive = ZipWriter::new(BufWriter::new(file));
+    let mut archive = ZipWriter::new(Latch::new(BufWriter::new(file)));
     for array in arrays {
         let bytes = array.shape.iter().product::<usize>() as u64 * 4;
         let options = SimpleFileOptions::default()
@@ -199,5 +200,5 @@ fn write_archive(file: &fs::File, arrays: &[OutputArray]) -> io::Result<()> {
         archive.start_file(format!("{}.npy", array.name), options)?;
         array.write(&mut archive)?;
     }
-    archive.finish()?.flush()
+    archive.finish()?.into_result()
 }

@@ -1,0 +1,13 @@
+//! The built command, driven as a user drives it. Everything here runs on the float64 reference: no GPU is needed.
+
+#[path = "../common/golden.rs"]
+mod golden;
+
+mod failures;
+mod goldens;
+mod harness;
+mod inputs;
+mod options;
+mod outputs;
+mod reports;
+mod samples;

@@ -1,0 +1,82 @@
+//! What is written, and what is not when something fails.
+
+use std::fs;
+
+use crate::harness::{Folder, reference};
+
+#[test]
+fn other_files_in_the_folder_stay() {
+    let folder = Folder::mamba3();
+    fs::create_dir_all(folder.path().join("deep/er")).unwrap();
+    folder.write("deep/er/mine.npy", b"mine");
+    folder.write("deep/er/dt_bias_partial.npy", b"old");
+    let words =
+        format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("deep/er"));
+    reference(&words).succeeded();
+    let expected =
+        ["dt_bias_gradient.npy", "dt_bias_partial.npy", "mine.npy", "projected_gradient.npy"];
+    assert_eq!(folder.names("deep/er"), expected);
+    assert_eq!(folder.read("deep/er/mine.npy"), b"mine");
+    assert_eq!(folder.data("deep/er/dt_bias_partial.npy").len(), 96);
+}
+
+#[test]
+fn folders_and_archives_are_made_when_missing() {
+    let folder = Folder::mamba3();
+    for out in ["new/folder", "other/new.npz"] {
+        let words =
+            format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at(out));
+        reference(&words).succeeded();
+    }
+    assert_eq!(folder.names("new/folder").len(), 3);
+    assert_eq!(folder.names("other"), ["new.npz"]);
+}
+
+#[test]
+fn the_same_call_writes_the_same_bytes() {
+    let folder = Folder::mamba3();
+    let result = |out: &str| {
+        let words =
+            format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at(out));
+        reference(&words).succeeded();
+        folder.read(out)
+    };
+    assert_eq!(result("a.npz"), result("b.npz"));
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_a_failure_of_the_work() {
+    let folder = Folder::mamba3();
+    folder.write("file", b"");
+    let words = format!("mamba3-preprocess-backward -i {} -o", folder.at("in"));
+    reference(&format!("{words} {}", folder.at("file/inner"))).failed(1, &["file/inner"]);
+    reference(&format!("{words} {}", folder.at("file"))).failed(2, &["--output", "folder", "file"]);
+    fs::create_dir_all(folder.path().join("out/projected_gradient.npy")).unwrap();
+    reference(&format!("{words} {}", folder.at("out")))
+        .failed(1, &["projected_gradient.npy", "folder"]);
+    assert_eq!(folder.names("out"), ["projected_gradient.npy"]);
+}
+
+/// A limit on the size of files stands in for a full disk.
+#[cfg(unix)]
+#[test]
+fn a_write_that_fails_leaves_everything_as_it_was() {
+    use crate::harness::outcome;
+    let folder = Folder::sample("mamba3-preprocess-backward", "--rows 100");
+    fs::create_dir(folder.path().join("out")).unwrap();
+    folder.write("out/dt_bias_partial.npy", b"old");
+    for (out, left) in [("out", vec!["dt_bias_partial.npy"]), ("fresh", vec![]), ("x.npz", vec![])]
+    {
+        let script = format!(
+            "trap '' XFSZ; ulimit -f 8; exec {} --device reference mamba3-preprocess-backward -i {} -o {}",
+            env!("CARGO_BIN_EXE_backslang"),
+            folder.at("in"),
+            folder.at(out),
+        );
+        let mut shell = std::process::Command::new("sh");
+        outcome(shell.args(["-c", &script])).failed(1, &["cannot write"]);
+        assert_eq!(folder.names(out), left);
+    }
+    assert_eq!(folder.read("out/dt_bias_partial.npy"), b"old");
+    assert_eq!(folder.names(""), ["in", "out"]);
+}

@@ -1,0 +1,122 @@
+//! Standard output, standard error, and the JSON object.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::harness::{Folder, command, outcome, reference, run};
+
+#[test]
+fn json_has_every_key_on_success() {
+    let folder = Folder::attention();
+    let words = format!("history-backward -i {} -o {} --json", folder.at("in"), folder.at("out"));
+    let json = reference(&words).succeeded().json();
+    assert_eq!(json["command"], "history-backward");
+    assert_eq!(json["device"], "reference");
+    assert!(json["error"].is_null() && json["gpu_ms"].is_null());
+    assert!(json["wall_ms"].as_f64().unwrap() > 0.0);
+    let k = &json["outputs"]["k_gradient"];
+    assert_eq!(k["shape"], serde_json::json!([9, 2, 2, 4]));
+    assert_eq!(k["dtype"], "f32");
+    assert_eq!(k["path"].as_str().unwrap(), folder.at("out/k_gradient.npy"));
+    assert_eq!(json["outputs"].as_object().unwrap().len(), 2);
+}
+
+#[test]
+fn json_has_every_key_on_failure() {
+    let folder = Folder::attention();
+    folder.remove("in/q.npy");
+    let words = format!("history-backward -i {} -o {} --json", folder.at("in"), folder.at("out"));
+    let failed = reference(&words).failed(2, &["`q` is missing"]);
+    let json = failed.json();
+    assert_eq!(json["command"], "history-backward");
+    assert_eq!(json["error"]["kind"], "missing-array");
+    assert!(json["error"]["message"].as_str().unwrap().contains("`q`"));
+    for key in ["device", "gpu_ms"] {
+        assert!(json[key].is_null(), "{json}");
+    }
+    assert_eq!(json["outputs"], serde_json::json!({}));
+    assert!(json["wall_ms"].is_number());
+}
+
+#[test]
+fn json_reports_wrong_flags_too() {
+    for words in ["--json history-backward --nonsense", "--json nonsense", "devices extra --json"] {
+        let json = run(words.split(' ')).failed(2, &[]).json();
+        assert_eq!(json["error"]["kind"], "usage", "{json}");
+        assert!(json["error"]["message"].as_str().unwrap().contains("--help"), "{json}");
+    }
+}
+
+#[test]
+fn text_names_what_was_written_and_quiet_says_nothing() {
+    let folder = Folder::mamba3();
+    let words =
+        format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
+    let said = reference(&words).succeeded();
+    assert!(said.stderr.is_empty());
+    for part in ["projected_gradient", "[6, 36]", "dt_bias_gradient.npy", "reference"] {
+        assert!(said.stdout.contains(part), "{said:?}");
+    }
+    let quiet = reference(&format!("-q {words}")).succeeded();
+    assert!(quiet.stdout.is_empty() && quiet.stderr.is_empty());
+}
+
+#[test]
+fn help_and_version_need_nothing() {
+    let help = run(["--help"]).succeeded().stdout;
+    for part in ["paged-attention-backward", "devices", "Exit codes", "BACKSLANG_DEVICE"] {
+        assert!(help.contains(part), "{help}");
+    }
+    let version = run(["--version"]).succeeded().stdout;
+    assert_eq!(version.trim(), format!("backslang {}", env!("CARGO_PKG_VERSION")));
+    for command in ["mamba3-preprocess-backward", "paged-attention-backward", "history-backward"] {
+        assert!(run([command, "--help"]).succeeded().stdout.contains("Example"));
+    }
+    run([""; 0]).failed(2, &[]);
+}
+
+#[test]
+fn kernels_are_listed() {
+    let json = run(["kernels", "--json"]).succeeded().json();
+    let kernels = json["kernels"].as_array().unwrap();
+    let history = kernels.iter().find(|kernel| kernel["name"] == "history_backward").unwrap();
+    assert_eq!(history["dtype"], "f32");
+    assert!(history["push_bytes"].as_u64().unwrap() <= 128);
+    let text = run(["kernels"]).succeeded().stdout;
+    assert_eq!(text.lines().count(), kernels.len() + 1, "{text}");
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let mut child =
+        command().arg("--help").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success() && said.is_empty(), "{said}");
+}
+
+#[test]
+fn the_environment_names_the_device_and_a_flag_overrides_it() {
+    let folder = Folder::mamba3();
+    let words =
+        format!("mamba3-preprocess-backward -i {} -o {} --json", folder.at("in"), folder.at("out"));
+    let mut by_name = command();
+    by_name.args(words.split(' ')).env("BACKSLANG_DEVICE", "reference");
+    assert_eq!(outcome(&mut by_name).succeeded().json()["device"], "reference");
+    let mut by_flag = command();
+    by_flag
+        .args(words.split(' '))
+        .args(["--device", "reference"])
+        .env("BACKSLANG_DEVICE", "no such");
+    assert_eq!(outcome(&mut by_flag).succeeded().json()["device"], "reference");
+}
+
+#[test]
+fn the_reference_validates_nothing_and_says_so() {
+    let folder = Folder::mamba3();
+    let words =
+        format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
+    reference(&format!("{words} --validate")).failed(2, &["--validate", "reference"]);
+    reference(&format!("{words} --validate=all")).failed(2, &["validate", "core"]);
+}

@@ -1,0 +1,67 @@
+//! Random inputs are valid, and the same for the same seed.
+
+use crate::harness::{Folder, reference, run};
+
+#[test]
+fn every_sample_is_valid_input() {
+    for (command, sizes) in [
+        ("mamba3-preprocess-backward", ""),
+        ("mamba3-preprocess-backward", "--rows 1 --heads 0 --rope-angles 0"),
+        ("paged-attention-backward", ""),
+        ("paged-attention-backward", "--mla --heads 3 --position-dim 5"),
+        ("paged-attention-backward", "--pages 1 --page-size 1"),
+        ("paged-attention-backward", "--pages 0 --queries 3"),
+        ("paged-attention-backward", "--sequences 40 --pages 5 --queries 7"),
+        ("paged-attention-backward", "--sequences 1 --queries 300 --kv-heads 4"),
+        ("history-backward", ""),
+        ("history-backward", "--mla"),
+    ] {
+        let folder = Folder::sample(command, sizes);
+        reference(&format!("{command} -i {} -o {}", folder.at("in"), folder.at("out"))).succeeded();
+        assert_eq!(
+            folder.names("in").contains(&"statistics.npy".into()),
+            command == "history-backward"
+        );
+    }
+}
+
+#[test]
+fn a_seed_says_it_all() {
+    let folder = Folder::new();
+    let sample = |seed: u32, name: &str| {
+        let path = folder.at(name);
+        run(["sample", "paged-attention-backward", "--seed", &seed.to_string(), "-o", &path])
+            .succeeded();
+        folder.read(name)
+    };
+    assert_eq!(sample(1, "a.npz"), sample(1, "b.npz"));
+    assert_ne!(sample(2, "c.npz"), sample(1, "a.npz"));
+}
+
+#[test]
+fn pages_are_shared() {
+    let folder = Folder::attention();
+    let table = folder.data("in/block_table.npy");
+    let (first, second) = table.split_at(table.len() / 2);
+    assert_eq!(first[..4], second[..4]);
+}
+
+#[test]
+fn impossible_sizes_are_refused() {
+    let folder = Folder::new();
+    let sample = |sizes: &str| {
+        let words = format!("sample paged-attention-backward -o {} {sizes}", folder.at("in"));
+        run(words.split(' '))
+    };
+    sample("--heads 3").failed(2, &["`q`", "divisible", "2 kv_heads"]);
+    sample("--key-dim 2000").failed(2, &["1024"]);
+    sample("--page-size 0").failed(2, &["page_size"]);
+    sample("--sequences 0").failed(2, &["--sequences"]);
+    sample("--queries 16777216 --heads 16777216 --kv-heads 1 --key-dim 1000")
+        .failed(2, &["queries", "32-bit indices"]);
+    sample("--queries 99999999999").failed(2, &["--queries"]);
+    sample("--position-dim 4").failed(2, &["--mla"]);
+    sample("--mla --value-dim 4").failed(2, &["--value-dim"]);
+    sample("--mla --kv-heads 2 --heads 2").failed(2, &["one key/value head"]);
+    assert!(folder.names("").is_empty());
+}
