@@ -1,10 +1,11 @@
 //! One function a command.
 
 use super::args::{AttentionArgs, GlobalArgs, HistoryArgs, Mamba3Args, OutputArgs};
-use super::compute::{self, Place};
+use super::compute;
 use super::failure::{Failure, Result};
 use super::files::Target;
 use super::jobs::{AttentionJob, Job, Mamba3Job};
+use super::place::Place;
 use super::plan;
 use super::report::Report;
 use super::talk::Talk;
@@ -27,11 +28,6 @@ pub(crate) fn history(args: &HistoryArgs, global: &GlobalArgs, talk: &Talk) -> R
     perform(Job::Attention(job), ignored, &args.output, global, talk)
 }
 
-/// `devices`.
-pub(crate) fn devices(_global: &GlobalArgs) -> Result<Report> {
-    Err(Failure::work("unsupported", "not there yet"))
-}
-
 fn perform(
     job: Job,
     ignored: Vec<(String, bool)>,
@@ -43,7 +39,7 @@ fn perform(
         // Whoever spelled a name out surely meant it: said without being asked.
         if spelled_out { talk.note(&message) } else { talk.detail(&message) }
     }
-    let place = place(global)?;
+    let place = Place::resolve(global)?;
     if output.plan {
         return Ok(plan::describe(&job));
     }
@@ -54,11 +50,4 @@ fn perform(
     let computed = compute::run(&job, &place)?;
     let outputs = target.write(&job.outputs(computed.results))?;
     Ok(Report { device: Some(computed.device), outputs, gpu: computed.gpu, ..Report::default() })
-}
-
-fn place(global: &GlobalArgs) -> Result<Place> {
-    match global.device.as_deref() {
-        Some("reference") => Ok(Place::Reference),
-        _ => Ok(Place::Device),
-    }
 }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use backslang::kernels::attention;
+use backslang::runtime::Runtime;
 use backslang::{Dtype, HostTensor, reference};
 
 use super::failure::{Failure, Result};
 use super::jobs::{AttentionJob, Job, Mamba3Job, Results};
+use super::place::Place;
 
 /// What a job gave.
 #[derive(Debug)]
@@ -19,15 +21,6 @@ pub(crate) struct Computed {
     pub(crate) gpu: Option<Duration>,
 }
 
-/// Where to compute.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In float64 on the CPU, rounded once.
-    Reference,
-    /// On a Vulkan device.
-    Device,
-}
-
 /// Runs a job.
 pub(crate) fn run(job: &Job, place: &Place) -> Result<Computed> {
     match place {
@@ -38,8 +31,13 @@ pub(crate) fn run(job: &Job, place: &Place) -> Result<Computed> {
             };
             Ok(Computed { results, device: "reference".into(), gpu: None })
         }
-        Place::Device => Err(Failure::work("unsupported", "this build has no device path yet")),
+        Place::Device(_) => on_device(job, &place.open()?),
     }
+}
+
+fn on_device(_job: &Job, runtime: &Runtime) -> Result<Computed> {
+    let message = format!("{} has no kernels yet", runtime.device().name);
+    Err(Failure::work("unsupported", message))
 }
 
 fn mamba3_reference(job: &Mamba3Job) -> Result<Results> {

@@ -1,9 +1,66 @@
 //! `devices` and `kernels`: what there is.
 
 use backslang::manifest::{Axis, Constant, KERNELS, Kernel};
+use backslang::runtime::{self, DeviceInfo};
 use serde_json::{Value, json};
 
+use super::args::GlobalArgs;
+use super::failure::Result;
+use super::place::validation;
 use super::report::Report;
+
+/// The Vulkan devices, usable or not.
+pub(crate) fn devices(args: &GlobalArgs) -> Result<Report> {
+    let devices = runtime::devices(validation(args)?)?;
+    let header =
+        ["index", "name", "kind", "driver", "Vulkan", "subgroup", "memory", "UUID", "lacks"];
+    let mut rows = vec![header.map(String::from).to_vec()];
+    rows.extend(devices.iter().map(device_row));
+    let objects: Vec<_> = devices.iter().map(device_object).collect();
+    let extra = Some(("devices", Value::from(objects)));
+    Ok(Report { text: table(&rows), extra, ..Report::default() })
+}
+
+fn device_row(device: &DeviceInfo) -> Vec<String> {
+    let lacks = if device.usable() { "-".into() } else { device.lacks.join(", ") };
+    vec![
+        device.index.to_string(),
+        device.name.clone(),
+        device.kind.to_string(),
+        format!("{} {}", device.driver, device.driver_version).trim().into(),
+        version(device),
+        device.subgroup_size.to_string(),
+        format!("{:.1} GiB", device.memory as f64 / f64::from(1 << 30)),
+        device.uuid_text(),
+        lacks,
+    ]
+}
+
+fn device_object(device: &DeviceInfo) -> Value {
+    json!({
+        "index": device.index,
+        "name": device.name,
+        "uuid": device.uuid_text(),
+        "kind": device.kind.name(),
+        "software": device.software(),
+        "driver": device.driver,
+        "driver_version": device.driver_version,
+        "api_version": version(device),
+        "subgroup_size": device.subgroup_size,
+        "subgroup_sizes": device.subgroup_sizes,
+        "memory": device.memory,
+        "max_storage_buffer_range": device.limits.max_storage_buffer_range,
+        "max_workgroup_invocations": device.limits.max_compute_work_group_invocations,
+        "max_workgroup_count": device.limits.max_compute_work_group_count,
+        "timestamps": device.timestamps,
+        "usable": device.usable(),
+        "lacks": device.lacks,
+    })
+}
+
+fn version(device: &DeviceInfo) -> String {
+    device.api_version.map(|part| part.to_string()).join(".")
+}
 
 /// The kernels of this build.
 pub(crate) fn kernels() -> Report {

@@ -8,6 +8,7 @@ mod files;
 mod inputs;
 mod jobs;
 mod listings;
+mod place;
 mod plan;
 mod report;
 mod sample;
@@ -50,7 +51,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::Mamba3PreprocessBackward(args) => commands::mamba3(args, global, talk),
         Command::PagedAttentionBackward(args) => commands::attention(args, global, talk),
         Command::HistoryBackward(args) => commands::history(args, global, talk),
-        Command::Devices => commands::devices(global),
+        Command::Devices => listings::devices(global),
         Command::Kernels => Ok(listings::kernels()),
         Command::Sample(sample) => sample::write(sample),
     }

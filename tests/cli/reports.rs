@@ -104,6 +104,9 @@ fn the_environment_names_the_device_and_a_flag_overrides_it() {
     let mut by_name = command();
     by_name.args(words.split(' ')).env("BACKSLANG_DEVICE", "reference");
     assert_eq!(outcome(&mut by_name).succeeded().json()["device"], "reference");
+    let mut unknown = command();
+    unknown.args(words.split(' ')).env("BACKSLANG_DEVICE", "no such device");
+    outcome(&mut unknown).failed(1, &[]);
     let mut by_flag = command();
     by_flag
         .args(words.split(' '))
@@ -119,4 +122,32 @@ fn the_reference_validates_nothing_and_says_so() {
         format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
     reference(&format!("{words} --validate")).failed(2, &["--validate", "reference"]);
     reference(&format!("{words} --validate=all")).failed(2, &["validate", "core"]);
+}
+
+#[test]
+fn devices_are_listed_or_missed_in_one_line() {
+    let listed = run(["devices", "--json"]);
+    if listed.code == Some(0) {
+        for device in listed.json()["devices"].as_array().unwrap() {
+            assert_eq!(device["usable"], device["lacks"].as_array().unwrap().is_empty());
+        }
+        assert!(run(["devices"]).succeeded().stdout.contains("UUID"));
+    } else {
+        listed.failed(1, &["Vulkan"]);
+    }
+}
+
+/// A list of drivers that names none stands in for a machine without any.
+#[test]
+fn without_a_driver_one_line_says_what_to_install() {
+    let folder = Folder::mamba3();
+    let words =
+        format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
+    for words in ["devices", &words] {
+        let mut alone = command();
+        alone.args(words.split(' '));
+        alone.env("VK_DRIVER_FILES", "/nowhere.json").env("VK_ICD_FILENAMES", "/nowhere.json");
+        outcome(&mut alone).failed(1, &["Vulkan", "install"]);
+    }
+    assert_eq!(folder.names(""), ["in"]);
 }
