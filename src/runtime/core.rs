@@ -135,6 +135,10 @@ impl Core {
         self.check()
     }
 
+    pub(super) fn simulate_loss(&self) {
+        self.timeline.simulate_loss();
+    }
+
     /// Waits for all submissions; says whether there were any.
     pub(super) fn wait_all(&self) -> Result<bool> {
         let (last, idle) = {

@@ -213,6 +213,12 @@ impl Runtime {
         }
     }
 
+    /// Acts as if the device were lost, for tests: real devices do not get lost on request.
+    #[doc(hidden)]
+    pub fn simulate_device_loss(&self) {
+        self.core.simulate_loss();
+    }
+
     fn core(&self) -> &Arc<Core> {
         &self.core
     }

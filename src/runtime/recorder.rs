@@ -169,6 +169,8 @@ impl<'a> Recorder<'a> {
         }
         let block = PushBlock::new(kernel, bytemuck::bytes_of(&block), pieces.len() > 1)?;
         let pipeline = core.pipelines.get(&core.heap, &core.info, kernel, constants)?;
+        // A pipeline that the layer objects to may bring the driver down when it runs.
+        core.check()?;
 
         self.start()?;
         self.order(Stages::COMPUTE, &touches);
@@ -226,6 +228,12 @@ impl<'a> Recorder<'a> {
     fn order_copy(&mut self, tensor: &Buffer, start: u64, bytes: u64, write: bool) {
         let touch = Touch { buffer: tensor.id(), bytes: start..start + bytes, write };
         self.order(Stages::TRANSFER, &[touch]);
+    }
+
+    /// Forgets all accesses so far, so that a barrier is missing: shows tests that validation notices.
+    #[doc(hidden)]
+    pub fn forget_accesses(&mut self) {
+        self.hazards = Hazards::default();
     }
 
     /// Sends everything recorded to the device, without waiting for it.

@@ -237,3 +237,6 @@ impl<'a> Iterator for Instructions<'a> {
         Some(Ok((at, instruction)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,6 +66,11 @@ const ALLOWED: &[Allowed] = &[
     // The loader reports drivers and layers on the machine that it could not open. That says something of the
     // installation; the device list shows what is left.
     Allowed { id: "Loader Message", text: "" },
+    // Advice to run core and GPU-assisted checks apart. Together they are slow, and meant.
+    Allowed { id: "VALIDATION-SETTINGS", text: "not recommended as it will be very slow" },
+    // GPU-assisted validation tells which features and limits it takes for itself, and which of its checks the device
+    // cannot bear; none of them is about compute.
+    Allowed { id: "WARNING-Setting-Limit-Adjusted", text: "validation is adjusting settings" },
 ];
 
 /// Collects messages of the layer until somebody looks.
@@ -109,6 +114,8 @@ mod tests {
         let canary = Canary::default();
         canary.report("Loader Message", "could not open a driver");
         assert!(canary.check().is_ok());
+        canary.report("VALIDATION-SETTINGS", "something else");
+        assert!(canary.check().is_err());
         canary.report("VUID-1", "wrong");
         assert!(matches!(canary.check(), Err(Error::Validation(m)) if m == ["VUID-1: wrong"]));
         assert!(canary.check().is_ok());

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use backslang::Error;
-use backslang::runtime::{Runtime, RuntimeOptions};
+use backslang::runtime::{Runtime, RuntimeOptions, Validation};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// The binary's runtime, or why there is none.
@@ -36,7 +36,26 @@ where
     let run = move || match &*shared() {
         Ok(runtime) => test(runtime).map(|()| Completion::Completed),
         Err(error) if is_missing(error) => Ok(Completion::ignored_with(error)),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(in_full(error).into()),
+    };
+    Trial::ignorable_test(name, run).with_kind("gpu")
+}
+
+/// A trial on a runtime of its own with core and synchronization validation, ignored where the layer is not installed.
+pub(crate) fn validated_trial<F>(name: impl Into<String>, test: F) -> Trial
+where
+    F: FnOnce(Runtime) -> Result<(), Failed> + Send + 'static,
+{
+    let run = move || match Runtime::new(&RuntimeOptions {
+        validation: Validation::STANDARD,
+        ..options()
+    }) {
+        Ok(runtime) => test(runtime).map(|()| Completion::Completed),
+        Err(error @ Error::NoValidationLayer(_)) if !options().validation.any() => {
+            Ok(Completion::ignored_with(error))
+        }
+        Err(error) if is_missing(&error) => Ok(Completion::ignored_with(error)),
+        Err(error) => Err(in_full(&error).into()),
     };
     Trial::ignorable_test(name, run).with_kind("gpu")
 }
@@ -45,6 +64,14 @@ where
 fn is_missing(error: &Error) -> bool {
     let required = std::env::var("BACKSLANG_REQUIRE_DEVICE").is_ok_and(|text| text == "1");
     !required && matches!(error, Error::NoLoader(_) | Error::NoDevice { asked: None, .. })
+}
+
+/// The error's text, with every validation message.
+fn in_full(error: &Error) -> String {
+    match error {
+        Error::Validation(messages) => messages.join("\n"),
+        _ => error.to_string(),
+    }
 }
 
 fn shared() -> Arc<Shared> {
@@ -57,7 +84,7 @@ pub(crate) fn main(trials: Vec<Trial>) -> ExitCode {
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     let shared = RUNTIME.lock().unwrap().take().map(Arc::into_inner);
     let finished = match shared {
-        Some(Some(Ok(runtime))) => runtime.finish().map_err(|error| error.to_string()),
+        Some(Some(Ok(runtime))) => runtime.finish().map_err(|error| in_full(&error)),
         Some(None) => Err("the runtime is still in use".into()),
         Some(Some(Err(_))) | None => Ok(()),
     };

@@ -1,0 +1,109 @@
+//! Handles dropped in any order, threads, several runtimes, a lost device.
+
+use super::*;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("handles_drop_in_any_order", handles_drop_in_any_order),
+    ("threads_share_a_runtime", threads_share_a_runtime),
+    ("two_runtimes_coexist", two_runtimes_coexist),
+    ("a_lost_device_is_reported_once_by_kernel", a_lost_device_is_reported_once_by_kernel),
+];
+
+fn handles_drop_in_any_order(_: &Runtime) -> Outcome {
+    let make = || -> Result<_> {
+        let runtime = open(|_| ())?;
+        let tensor = runtime.upload("word", &HostTensor::from_words(vec![1]))?;
+        let submission = slow(&runtime, &tensor)?;
+        Ok((runtime, tensor, submission))
+    };
+    let (runtime, tensor, submission) = make()?;
+    drop(runtime);
+    assert!(submission.done());
+    drop(tensor);
+    submission.wait()?;
+
+    let (runtime, tensor, submission) = make()?;
+    drop((tensor, submission));
+    drop(runtime);
+
+    let (runtime, tensor, submission) = make()?;
+    drop(submission);
+    let recorder = runtime.recorder()?;
+    drop(recorder);
+    drop(runtime);
+    assert_eq!(tensor.name(), "word");
+    drop(tensor);
+
+    let (runtime, tensor, submission) = make()?;
+    if common::options().validation.any() {
+        assert!(matches!(runtime.finish(), Err(Error::Validation(_))));
+    }
+    drop((submission, tensor));
+    Ok(())
+}
+
+fn threads_share_a_runtime(runtime: &Runtime) -> Outcome {
+    let work = |thread: u32| -> Result<bool> {
+        for round in 0..20 {
+            let host = HostTensor::from_words(vec![thread; 100 + round]);
+            let tensor = runtime.upload("words", &host)?;
+            let mut recorder = runtime.recorder()?;
+            mix(&mut recorder, [&tensor, &tensor], [100 + round, 1], [0, 1000])?;
+            recorder.submit()?;
+            if read(runtime, &tensor)? != vec![thread + 1000; 100 + round] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || work(i))).collect();
+        for thread in threads {
+            assert!(thread.join().unwrap()?);
+        }
+        Ok(())
+    })
+}
+
+fn two_runtimes_coexist(first: &Runtime) -> Outcome {
+    let second = open(|_| ())?;
+    let theirs = second.upload("words", &HostTensor::from_words(vec![4]))?;
+    let ours = first.upload("words", &HostTensor::from_words(vec![5]))?;
+    let mut recorder = first.recorder()?;
+    for tensors in [[&theirs, &ours], [&ours, &theirs]] {
+        let error = mix(&mut recorder, tensors, [1, 1], [0, 0]).unwrap_err();
+        assert!(matches!(error, Error::Parameter { name: "tensor", .. }), "{error}");
+    }
+    assert!(matches!(recorder.fill(&theirs, 0), Err(Error::Parameter { .. })));
+    assert!(matches!(first.download(&theirs), Err(Error::Parameter { .. })));
+    recorder.submit()?.wait()?;
+    assert_eq!((read(&second, &theirs)?, read(first, &ours)?), (vec![4], vec![5]));
+    drop(theirs);
+    second.finish()?;
+    Ok(())
+}
+
+fn a_lost_device_is_reported_once_by_kernel(_: &Runtime) -> Outcome {
+    let runtime = open(|_| ())?;
+    let tensor = runtime.upload("word", &HostTensor::from_words(vec![1]))?;
+    runtime.download(&tensor)?;
+    let submission = slow(&runtime, &tensor)?;
+    runtime.simulate_device_loss();
+    let first = submission.wait();
+    assert!(
+        matches!(&first, Err(Error::DeviceLost { during: Some(kernel) }) if kernel == "mix"),
+        "{first:?}"
+    );
+    let later = [
+        submission.timings().map(drop),
+        words(&runtime, "more", 1).map(drop),
+        runtime.download(&tensor).map(drop),
+        slow(&runtime, &tensor).map(drop),
+    ];
+    for result in later {
+        assert!(matches!(result, Err(Error::DeviceLost { during: None })), "{result:?}");
+    }
+    drop((tensor, submission));
+    runtime.finish()?;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Slots and memory, and running out of them.
+
+use super::*;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_full_heap_is_an_error", a_full_heap_is_an_error),
+    ("slots_in_flight_are_not_reused", slots_in_flight_are_not_reused),
+    ("memory_can_run_out", memory_can_run_out),
+    ("a_tensor_beyond_a_binding_is_refused", a_tensor_beyond_a_binding_is_refused),
+    ("many_rounds_leave_memory_flat", many_rounds_leave_memory_flat),
+];
+
+fn a_full_heap_is_an_error(_: &Runtime) -> Outcome {
+    let runtime = open(|o| o.heap_slots = 4)?;
+    let mut tensors = Vec::new();
+    for _ in 0..4 {
+        tensors.push(runtime.upload("word", &HostTensor::from_words(vec![1]))?);
+    }
+    let full = words(&runtime, "one too many", 1).unwrap_err();
+    assert!(matches!(full, Error::HeapFull { slots: 4 }), "{full}");
+    tensors.pop();
+    tensors.push(words(&runtime, "the freed slot", 1)?);
+    drop(tensors);
+    runtime.finish()?;
+    Ok(())
+}
+
+fn slots_in_flight_are_not_reused(_: &Runtime) -> Outcome {
+    let runtime = open(|o| o.heap_slots = 2)?;
+    // The pipeline's first use compiles it on some drivers.
+    slow(&runtime, &runtime.upload("warm-up", &HostTensor::from_words(vec![0]))?)?.wait()?;
+    let busy = runtime.upload("busy", &HostTensor::from_words(vec![1]))?;
+    let submission = slow(&runtime, &busy)?;
+    drop(busy);
+    let other = runtime.upload("other", &HostTensor::from_words(vec![2]))?;
+    // Only when the submission is done can a third tensor have the first one's slot.
+    let third = words(&runtime, "third", 1)?;
+    assert!(submission.done());
+    assert_eq!(read(&runtime, &other)?, [2]);
+    drop((other, third, submission));
+    runtime.finish()?;
+    Ok(())
+}
+
+fn memory_can_run_out(_: &Runtime) -> Outcome {
+    let runtime = open(|_| ())?;
+    let limits = &runtime.device().limits;
+    let n =
+        (limits.max_storage_buffer_range.min(limits.max_memory_allocation_size) / 4).min(1 << 28);
+    let mut tensors = Vec::new();
+    let error = loop {
+        match words(&runtime, "filler", n as usize) {
+            Ok(tensor) => tensors.push(tensor),
+            Err(error) => break error,
+        }
+    };
+    let Error::OutOfMemory { place: "device", asked, available, .. } = error else {
+        return Err(error.into());
+    };
+    assert!(asked >= 4 * n && available < runtime.device().memory, "{asked} {available}");
+    drop(tensors);
+    let host = HostTensor::from_words(pattern(1000));
+    assert_eq!(runtime.download(&runtime.upload("small", &host)?)?, host);
+    runtime.finish()?;
+    Ok(())
+}
+
+fn a_tensor_beyond_a_binding_is_refused(runtime: &Runtime) -> Outcome {
+    let limit = runtime.device().limits.max_storage_buffer_range;
+    for shape in [vec![limit as usize / 4 + 1], vec![usize::MAX, 3], vec![usize::MAX / 4]] {
+        let error = runtime.tensor("vast", Dtype::F32, &shape).unwrap_err();
+        assert!(
+            matches!(&error, Error::TensorTooLarge { tensor, .. } if tensor == "vast"),
+            "{error}"
+        );
+    }
+    assert_eq!(runtime.tensor("empty", Dtype::F32, &[usize::MAX, 3, 0])?.bytes(), 0);
+    Ok(())
+}
+
+fn many_rounds_leave_memory_flat(_: &Runtime) -> Outcome {
+    let runtime = open(|_| ())?;
+    let round = |i: usize| -> Outcome {
+        let host = HostTensor::from_words(pattern(100 + i % 50 * 1000));
+        let source = runtime.upload("source", &host)?;
+        let target = words(&runtime, "target", host.shape()[0])?;
+        let mut recorder = runtime.recorder()?;
+        mix(&mut recorder, [&source, &target], [10, 10], [1, 1])?;
+        let submission = recorder.submit()?;
+        if i.is_multiple_of(7) {
+            submission.wait()?;
+        }
+        Ok(())
+    };
+    (0..200).try_for_each(round)?;
+    runtime.recorder()?.submit()?.wait()?;
+    let before = runtime.memory();
+    (0..2000).try_for_each(round)?;
+    runtime.recorder()?.submit()?.wait()?;
+    let after = runtime.memory();
+    assert!(after.allocated <= before.allocated + (16 << 20), "{before:?} {after:?}");
+    assert_eq!(after.slots_used, 0);
+    runtime.finish()?;
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! Uploads, downloads and fills.
+
+use super::*;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("contents_survive_a_round_trip", contents_survive_a_round_trip),
+    ("empty_tensors_are_legal", empty_tensors_are_legal),
+    ("large_contents_go_in_pieces", large_contents_go_in_pieces),
+    ("fill_sets_every_word", fill_sets_every_word),
+];
+
+fn contents_survive_a_round_trip(runtime: &Runtime) -> Outcome {
+    for n in [1, 2, 3, 63, 64, 65, 1543, 100_003] {
+        let host = HostTensor::from_words(pattern(n));
+        let tensor = runtime.upload("words", &host)?;
+        assert_eq!((tensor.bytes(), tensor.shape()), (4 * n as u64, &[n][..]));
+        assert_eq!(runtime.download(&tensor)?, host, "{n}");
+    }
+    let host = HostTensor::from_f32(&[2, 3], vec![0.0, -0.0, f32::INFINITY, 1e-42, 1.5, -2.0])?;
+    assert_eq!(runtime.download(&runtime.upload("floats", &host)?)?, host);
+    let scalar = HostTensor::from_f32(&[], vec![7.0])?;
+    assert_eq!(runtime.download(&runtime.upload("scalar", &scalar)?)?, scalar);
+    Ok(())
+}
+
+fn empty_tensors_are_legal(runtime: &Runtime) -> Outcome {
+    let empty = HostTensor::from_f32(&[3, 0, 5], vec![])?;
+    let tensor = runtime.upload("empty", &empty)?;
+    assert_eq!(tensor.bytes(), 0);
+    assert_eq!(runtime.download(&tensor)?, empty);
+    let full = runtime.upload("full", &HostTensor::from_words(vec![5]))?;
+    let mut recorder = runtime.recorder()?;
+    recorder.fill(&tensor, 1)?;
+    // The kernel reads the dummy, which holds zeros.
+    mix(&mut recorder, [&tensor, &full], [1, 1], [0, 9])?;
+    recorder.submit()?.wait()?;
+    assert_eq!(read(runtime, &full)?, [9]);
+    Ok(())
+}
+
+fn large_contents_go_in_pieces(runtime: &Runtime) -> Outcome {
+    // Beyond two pieces of 64 MiB, and not a multiple.
+    let n = (130 << 18) + 12_345;
+    if runtime.device().limits.max_storage_buffer_range < 4 * n as u64 {
+        // One piece and a bit is what this device can hold.
+        return pieces(runtime, (64 << 18) + 12_345);
+    }
+    pieces(runtime, n)
+}
+
+fn pieces(runtime: &Runtime, n: usize) -> Outcome {
+    let host = HostTensor::from_words(pattern(n));
+    let tensor = runtime.upload("large", &host)?;
+    assert!(runtime.download(&tensor)? == host);
+    Ok(())
+}
+
+fn fill_sets_every_word(runtime: &Runtime) -> Outcome {
+    let tensor = words(runtime, "filled", 1001)?;
+    let mut recorder = runtime.recorder()?;
+    recorder.fill(&tensor, 0xdead_beef)?;
+    recorder.submit()?;
+    assert_eq!(read(runtime, &tensor)?, vec![0xdead_beef; 1001]);
+    Ok(())
+}
