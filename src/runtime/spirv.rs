@@ -9,6 +9,7 @@ use super::info::FloatControls;
 const MAGIC: u32 = 0x0723_0203;
 const HEADER: usize = 5;
 
+const OP_SOURCE: u32 = 3;
 const OP_ENTRY_POINT: u32 = 15;
 const OP_EXECUTION_MODE: u32 = 16;
 const OP_CAPABILITY: u32 = 17;
@@ -16,6 +17,7 @@ const OP_TYPE_FLOAT: u32 = 22;
 const OP_FUNCTION: u32 = 54;
 const OP_LOOP_MERGE: u32 = 246;
 
+const UNKNOWN_LANGUAGE: u32 = 0;
 const UNROLL: u32 = 0x1;
 const DONT_UNROLL: u32 = 0x2;
 /// The loop controls that carry a literal, in the order of their literals.
@@ -42,6 +44,8 @@ pub(super) struct Patch {
     pub(super) float_controls: FloatControls,
     /// Whether loops are marked "do not unroll".
     pub(super) keep_loops: bool,
+    /// Whether the module does not say that its source is Slang, a word that older validation layers reject.
+    pub(super) hide_language: bool,
 }
 
 /// Why bytes are no SPIR-V module.
@@ -87,15 +91,17 @@ pub(super) fn patch(module: &[u32], patch: &Patch) -> Result<Vec<u32>, Malformed
         }
     }
     let rest = &module[layout.entry_points_end..];
-    if !patch.keep_loops {
-        out.extend_from_slice(rest);
-        return Ok(out);
-    }
     for instruction in Instructions::new(rest, layout.entry_points_end) {
         let words = instruction?.1;
-        match words {
-            &[head, merge, target, control, ref literals @ ..] if opcode(head) == OP_LOOP_MERGE => {
+        match (opcode(words[0]), words) {
+            (OP_LOOP_MERGE, &[_, merge, target, control, ref literals @ ..])
+                if patch.keep_loops =>
+            {
                 push_kept_loop(&mut out, merge, target, control, literals);
+            }
+            (OP_SOURCE, &[head, _, ref rest @ ..]) if patch.hide_language => {
+                out.extend([head, UNKNOWN_LANGUAGE]);
+                out.extend_from_slice(rest);
             }
             _ => out.extend_from_slice(words),
         }

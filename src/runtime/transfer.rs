@@ -15,6 +15,10 @@ const PIECE: usize = 64 << 20;
 /// Pieces under way at a time: the host copies one while the device copies the other.
 const PIECES: usize = 2;
 
+/// Bytes from which on a copy within host memory is shared among threads, and how many at most.
+const SHARED: usize = 8 << 20;
+const THREADS: usize = 8;
+
 /// Copies `bytes`, all that the tensor holds, to the device. Returns when the last piece is staged.
 pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, bytes: &[u8]) -> Result<()> {
     let mut under_way = VecDeque::<Submission>::new();
@@ -28,7 +32,7 @@ pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, bytes: &[u8]) -> Result
         let length = piece.len() as u64;
         let mut staging = Pooled::new(runtime.core(), Memory::Upload, length, tensor.name())?;
         if let Some(buffer) = staging.get_mut() {
-            buffer.mapped_mut()[..piece.len()].copy_from_slice(piece);
+            copy_bytes(&mut buffer.mapped_mut()[..piece.len()], piece);
         }
         let mut recorder = runtime.recorder()?;
         recorder.copy_in(Arc::new(staging), tensor, offset, length)?;
@@ -62,7 +66,26 @@ pub(super) fn download(runtime: &Runtime, tensor: &Tensor, bytes: &mut [u8]) -> 
 fn finish((copy, staging, piece): (Submission, Arc<Pooled>, &mut [u8])) -> Result<()> {
     copy.wait()?;
     if let Some(buffer) = staging.get() {
-        piece.copy_from_slice(&buffer.mapped()[..piece.len()]);
+        copy_bytes(piece, &buffer.mapped()[..piece.len()]);
     }
     Ok(())
+}
+
+/// Copies between slices of equal length. One thread cannot keep up with the bus, nor with the pages that a new
+/// allocation faults in.
+fn copy_bytes(to: &mut [u8], from: &[u8]) {
+    if to.len() < SHARED {
+        return to.copy_from_slice(from);
+    }
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS));
+    let part = to.len().div_ceil(threads);
+    let shared = std::thread::scope(|scope| {
+        to.chunks_mut(part).zip(from.chunks(part)).all(|(to, from)| {
+            let copy = || to.copy_from_slice(from);
+            std::thread::Builder::new().spawn_scoped(scope, copy).is_ok()
+        })
+    });
+    if !shared {
+        to.copy_from_slice(from);
+    }
 }

@@ -27,7 +27,7 @@ fn validation_sees_a_wrong_binding(runtime: Runtime) -> Outcome {
     let kernel: &'static Kernel = Box::leak(Box::new(Kernel { spirv: spirv.leak(), ..MIX }));
     let mut recorder = runtime.recorder()?;
     let planted = recorder.dispatch(kernel, &[runtime.lanes()], [1, 1], |_| Push::default());
-    expect_message(planted, "VUID-VkComputePipelineCreateInfo-layout-07988")?;
+    expect_message(planted, "VUID-VkComputePipelineCreateInfo-layout")?;
     drop(recorder);
     runtime.finish()?;
     Ok(())

@@ -83,8 +83,9 @@ impl Buffer {
                     requirements,
                     location: match self.memory {
                         Memory::Device => MemoryLocation::GpuOnly,
-                        Memory::Upload => MemoryLocation::CpuToGpu,
-                        Memory::Readback => MemoryLocation::GpuToCpu,
+                        // The host's own, cached memory either way: the part of a GPU's memory that the host can
+                        // write may be small, and copies into it are slower than the device's own reads.
+                        Memory::Upload | Memory::Readback => MemoryLocation::GpuToCpu,
                     },
                     linear: true,
                     allocation_scheme: AllocationScheme::GpuAllocatorManaged,

@@ -40,7 +40,7 @@ fn nothing_asked_for_changes_nothing() {
 
 #[test]
 fn every_kernel_gets_every_mode_once() {
-    let all = Patch { float_controls: ALL, keep_loops: false };
+    let all = Patch { float_controls: ALL, ..Patch::default() };
     let added = |i: &&[u32]| {
         matches!(i, [_, 4464 | 4466 | 4467] if opcode(i[0]) == OP_CAPABILITY)
             || matches!(i, [_, _, 4459 | 4461 | 4462, 32] if opcode(i[0]) == OP_EXECUTION_MODE)
@@ -69,7 +69,7 @@ fn modes_stand_between_entry_points_and_the_rest() {
         ]),
         &Patch {
             float_controls: FloatControls { rounding_mode_rte: true, ..<_>::default() },
-            keep_loops: false,
+            ..Patch::default()
         },
     );
     let expected = module(&[
@@ -94,14 +94,14 @@ fn a_mode_that_the_module_states_stays() {
         (OP_EXECUTION_MODE, &[1, 4460, 32]),
     ]);
     let only_denorm = FloatControls { denorm_preserve: true, ..FloatControls::default() };
-    let patched = patch(&stated, &Patch { float_controls: only_denorm, keep_loops: false });
+    let patched = patch(&stated, &Patch { float_controls: only_denorm, ..Patch::default() });
     assert!(!patched.unwrap().windows(3).any(|w| w == [1, 4459, 32]));
 }
 
 #[test]
 fn tied_widths_keep_the_default() {
     let tied = FloatControls { denorm_independent: false, rounding_independent: false, ..ALL };
-    let patch_tied = Patch { float_controls: tied, keep_loops: false };
+    let patch_tied = Patch { float_controls: tied, ..Patch::default() };
     let single = module(&[(OP_CAPABILITY, &[1]), ENTRY, (OP_TYPE_FLOAT, &[3, 32])]);
     assert_eq!(patch(&single, &patch_tied).unwrap().len(), single.len() + 3 * 6);
     let both = [single, module(&[(OP_TYPE_FLOAT, &[4, 16])])[HEADER..].to_vec()].concat();
@@ -144,6 +144,13 @@ fn literals_of_loop_controls_stay_with_their_bits() {
     ] {
         assert_eq!(patch(&one(before), &keep).unwrap(), one(after), "{before:x?}");
     }
+}
+
+#[test]
+fn the_language_is_hidden() {
+    let source = |language| module(&[ENTRY, (OP_SOURCE, &[language, 1, 7])]);
+    let hide = Patch { hide_language: true, ..Patch::default() };
+    assert_eq!(patch(&source(11), &hide).unwrap(), source(0));
 }
 
 #[test]
