@@ -214,18 +214,10 @@ impl Geometry {
         let (leading, width) = split(shapes.projected, 1, "projected", "[…rows, projected_width]")?;
         let geometry = Self::new(leading, shapes.dt_bias, widths)?;
         if width == [geometry.projected_width()] {
-            return Ok(geometry);
+            Ok(geometry)
+        } else {
+            geometry.wrong_projected(shapes.projected)
         }
-        let Widths { inner_size, bc_rows, state_size, rope_angles } = *widths;
-        let (heads, expected) = (geometry.heads, geometry.projected_width());
-        Err(Error::Shape {
-            array: "projected",
-            expected: format!(
-                "[…rows, {expected}], as inner_size {inner_size}, bc_rows {bc_rows}, \
-                 state_size {state_size}, heads {heads} and rope_angles {rope_angles} ask for"
-            ),
-            found: shapes.projected.to_vec(),
-        })
     }
 
     /// Width of one packed projection row (saturating, for sizes that no array can have).
@@ -321,15 +313,30 @@ impl Geometry {
     fn check_backward(&self, shapes: &BackwardInputs<&[usize]>) -> Result<()> {
         let expected = self.backward_inputs();
         for ((array, found), (_, expected)) in shapes.named().zip(expected.as_ref().named()) {
-            if *found != expected.as_slice() {
-                return Err(Error::Shape {
-                    array,
-                    expected: format!("{expected:?}"),
-                    found: found.to_vec(),
-                });
+            if *found == expected.as_slice() {
+                continue;
             }
+            if array == "projected" {
+                return self.wrong_projected(found);
+            }
+            let found = found.to_vec();
+            return Err(Error::Shape { array, expected: format!("{expected:?}"), found });
         }
         Ok(())
+    }
+
+    /// Says how the expected width comes about, as any of the sizes may be the wrong one.
+    fn wrong_projected<T>(&self, found: &[usize]) -> Result<T> {
+        let Self { inner_size, bc_rows, state_size, heads, rope_angles, .. } = self;
+        Err(Error::Shape {
+            array: "projected",
+            expected: format!(
+                "{:?}, as inner_size {inner_size}, bc_rows {bc_rows}, state_size {state_size}, \
+                 heads {heads} and rope_angles {rope_angles} ask for",
+                self.backward_inputs().projected
+            ),
+            found: found.to_vec(),
+        })
     }
 }
 

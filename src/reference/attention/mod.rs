@@ -1,6 +1,6 @@
 //! Float64 twins of the paged-attention kernels.
 //!
-//! They walk the schedule itself, row by row and token by token; of the host plan they use the checks only.
+//! They walk the schedule itself; of the host plan they use the checks only.
 
 use ndarray::ArrayD;
 
@@ -14,7 +14,7 @@ use crate::kernels::attention::{
 mod problem;
 mod sums;
 
-use problem::Problem;
+use problem::{Batch, Member, Problem};
 use sums::Sums;
 
 /// Attention over the visible tokens of each row, and the two statistics that a backward can use.
@@ -36,17 +36,18 @@ pub fn forward(
     let value_dim = geometry.value_dim;
     let mut output = vec![0.0; geometry.queries * geometry.heads * value_dim];
     let mut statistics = vec![0.0; geometry.queries * geometry.heads * 2];
-    let mut scores = Vec::new();
-    problem.for_each_row_head(|query, kv_head, slots| {
-        problem.scores(query, kv_head, slots, &mut scores);
-        let maximum = maximum(&scores);
-        let denominator = denominator(&scores, maximum);
-        let sum = &mut output[query * value_dim..][..value_dim];
-        for (&slot, score) in slots.iter().zip(&scores) {
-            let p = (score - maximum).exp() / denominator;
-            add_scaled(sum, p, problem.value(slot, kv_head));
+    problem.for_each_batch(|batch| {
+        let mut p = batch.table(|slot, query| problem.score(query, slot, batch.kv_head));
+        for (index, member) in batch.members.iter().enumerate() {
+            let maximum = maximum(batch.column(index).map(|at| p[at]));
+            let denominator = denominator(batch.column(index).map(|at| p[at]), maximum);
+            batch.column(index).for_each(|at| p[at] = (p[at] - maximum).exp() / denominator);
+            statistics[2 * member.query..][..2].copy_from_slice(&[maximum, denominator]);
         }
-        statistics[2 * query..][..2].copy_from_slice(&[maximum, denominator]);
+        batch.for_each_visible(|at, slot, query| {
+            let sum = &mut output[query * value_dim..][..value_dim];
+            add_scaled(sum, p[at], problem.value(slot, batch.kv_head));
+        });
     });
     let rows = [geometry.queries, geometry.heads];
     Ok(ForwardOutputs {
@@ -63,7 +64,7 @@ pub fn forward(
 /// `latent_gradient = Σ (ds·q + p·output_gradient)`, `k_position_gradient = Σ ds·q_position`.
 ///
 /// Given statistics are used as they are: three columns come back unchanged; with two, rows that see
-/// nothing get zeros and a row whose denominator is 0 gets a delta of 0. Such rows contribute nothing
+/// nothing get zeros and a row whose denominator is 0 keeps its maximum and gets a delta of 0. Such rows contribute nothing
 /// and none of their inputs is read; their own gradients are zeros.
 ///
 /// # Errors
@@ -86,9 +87,8 @@ pub fn backward(
         given: inputs.statistics.as_deref(),
         statistics: vec![0.0; geometry.queries * geometry.heads * 3],
         sums: Sums::new(&geometry, gradients),
-        tokens: Tokens::default(),
     };
-    problem.for_each_row_head(|query, kv_head, slots| pass.row_head(query, kv_head, slots));
+    problem.for_each_batch(|batch| pass.add_batch(batch));
     let statistics = match (geometry.statistics_columns, &inputs.statistics) {
         (3, Some(given)) => given.to_vec(),
         _ => pass.statistics,
@@ -122,73 +122,99 @@ struct Pass<'a> {
     /// `[queries, heads, 3]`, written.
     statistics: Vec<f64>,
     sums: Sums,
-    tokens: Tokens,
 }
 
-/// Per visible token of the row and head at hand.
-#[derive(Default)]
-struct Tokens {
-    scores: Vec<f64>,
-    /// `p = exp(score − maximum) / denominator`.
-    p: Vec<f64>,
-    /// `dp = output_gradient · v`.
-    dp: Vec<f64>,
-}
-
-impl Pass<'_> {
-    /// Adds what one row and query head contributes; `query` counts (row, head), `slots` is not empty.
-    fn row_head(&mut self, query: usize, kv_head: usize, slots: &[usize]) {
-        let Self { problem, .. } = *self;
-        let columns = problem.geometry.statistics_columns;
-        let given = self.given.map(|given| &given[query * columns..][..columns]);
-        if let Some(&[maximum, denominator, ..]) = given
-            && denominator == 0.0
-        {
+impl<'a> Pass<'a> {
+    /// Adds what the members of a batch contribute, but for those whose given denominator is 0.
+    fn add_batch(&mut self, batch: &Batch) {
+        let skip = |member: &Member| self.given(member.query).get(1) == Some(&0.0);
+        let (skipped, kept): (Vec<Member>, Vec<Member>) =
+            batch.members.iter().partition(|member| skip(member));
+        for query in skipped.iter().map(|member| member.query) {
+            let [maximum, denominator] = [0, 1].map(|column| self.given(query)[column]);
             self.statistics[3 * query..][..2].copy_from_slice(&[maximum, denominator]);
-            return;
         }
-        let value_dim = problem.geometry.value_dim;
-        let output_gradient = &self.output_gradient[query * value_dim..][..value_dim];
-        let Tokens { scores, p, dp } = &mut self.tokens;
-        problem.scores(query, kv_head, slots, scores);
-        let (maximum, denominator) = match given {
-            Some(&[maximum, denominator, ..]) => (maximum, denominator),
-            _ => {
-                let maximum = maximum(scores);
-                (maximum, denominator(scores, maximum))
+        self.add_members(&Batch { members: &kept, ..*batch });
+    }
+
+    /// Adds what the members of a batch contribute, and writes their statistics.
+    fn add_members(&mut self, batch: &Batch) {
+        let Self { problem, .. } = *self;
+        let kv_head = batch.kv_head;
+        let dp = |slot, query| dot(self.output_gradient(query), problem.value(slot, kv_head));
+        // Turned into p and ds below.
+        let mut p = batch.table(|slot, query| problem.score(query, slot, kv_head));
+        let mut ds = batch.table(dp);
+        for (index, member) in batch.members.iter().enumerate() {
+            let column = batch.column(index);
+            let [maximum, denominator] =
+                self.maximum_and_denominator(member.query, column.clone().map(|at| p[at]));
+            column.clone().for_each(|at| p[at] = (p[at] - maximum).exp() / denominator);
+            let delta = self.delta(member.query, column.clone().map(|at| p[at] * ds[at]));
+            column.for_each(|at| ds[at] = p[at] * (ds[at] - delta) * problem.scale);
+            let statistics = [maximum, denominator, delta];
+            self.statistics[3 * member.query..][..3].copy_from_slice(&statistics);
+        }
+        batch
+            .for_each_visible(|at, slot, query| self.add_pair(slot, kv_head, query, p[at], ds[at]));
+    }
+
+    /// Adds what one visible (row, head, token) contributes to every gradient.
+    fn add_pair(&mut self, slot: usize, kv_head: usize, query: usize, p: f64, ds: f64) {
+        let Self { problem, .. } = *self;
+        let (key, value) = (problem.key_gradient(), problem.value_gradient());
+        let cache_row = slot * problem.geometry.kv_heads + kv_head;
+        let output_gradient = self.output_gradient(query);
+        self.sums.add(Gradient::Q, query, ds, problem.key(slot, kv_head));
+        self.sums.add(key, cache_row, ds, problem.query(query));
+        self.sums.add(value, cache_row, p, output_gradient);
+        self.sums.add(Gradient::QPosition, query, ds, problem.key_position(slot));
+        self.sums.add(Gradient::KPosition, cache_row, ds, problem.query_position(query));
+    }
+
+    /// As given, else from the scores.
+    fn maximum_and_denominator(
+        &self,
+        query: usize,
+        scores: impl Iterator<Item = f64> + Clone,
+    ) -> [f64; 2] {
+        if let &[maximum, denominator, ..] = self.given(query) {
+            return [maximum, denominator];
+        }
+        let maximum = maximum(scores.clone());
+        [maximum, denominator(scores, maximum)]
+    }
+
+    /// As given, else `Σ output·output_gradient` when there is an output, else `Σ p·dp`.
+    fn delta(&self, query: usize, products: impl Iterator<Item = f64>) -> f64 {
+        let value_dim = self.problem.geometry.value_dim;
+        match (self.given(query), self.output) {
+            (&[_, _, delta], _) => delta,
+            (_, Some(output)) => {
+                dot(&output[query * value_dim..][..value_dim], self.output_gradient(query))
             }
-        };
-        p.clear();
-        p.extend(scores.iter().map(|score| (score - maximum).exp() / denominator));
-        dp.clear();
-        dp.extend(slots.iter().map(|&slot| dot(output_gradient, problem.value(slot, kv_head))));
-        let delta = match (given, self.output) {
-            (Some(&[_, _, delta]), _) => delta,
-            (_, Some(output)) => dot(&output[query * value_dim..][..value_dim], output_gradient),
-            _ => dot(p, dp),
-        };
-        self.statistics[3 * query..][..3].copy_from_slice(&[maximum, denominator, delta]);
-        for (token, &slot) in slots.iter().enumerate() {
-            let p = p[token];
-            let ds = p * (dp[token] - delta) * problem.scale;
-            let row = slot * problem.geometry.kv_heads + kv_head;
-            let sums = &mut self.sums;
-            sums.add(Gradient::Q, query, ds, problem.key(slot, kv_head));
-            sums.add(problem.key_gradient(), row, ds, problem.query(query));
-            sums.add(problem.value_gradient(), row, p, output_gradient);
-            sums.add(Gradient::QPosition, query, ds, problem.key_position(slot));
-            sums.add(Gradient::KPosition, row, ds, problem.query_position(query));
+            _ => products.sum(),
         }
+    }
+
+    /// The given statistics of a row and head; empty without any.
+    fn given(&self, query: usize) -> &[f64] {
+        let columns = self.problem.geometry.statistics_columns;
+        self.given.map_or(&[], |given| &given[query * columns..][..columns])
+    }
+
+    fn output_gradient(&self, query: usize) -> &'a [f64] {
+        let value_dim = self.problem.geometry.value_dim;
+        &self.output_gradient[query * value_dim..][..value_dim]
     }
 }
 
 /// The largest score; NaN when one is.
-fn maximum(scores: &[f64]) -> f64 {
-    let larger = |m: f64, &s: &f64| if s > m || s.is_nan() { s } else { m };
-    scores.iter().fold(f64::NEG_INFINITY, larger)
+fn maximum(scores: impl Iterator<Item = f64>) -> f64 {
+    scores.fold(f64::NEG_INFINITY, |m, s| if s > m || s.is_nan() { s } else { m })
 }
 
 /// `Σ exp(score − maximum)`.
-fn denominator(scores: &[f64], maximum: f64) -> f64 {
-    scores.iter().map(|score| (score - maximum).exp()).sum()
+fn denominator(scores: impl Iterator<Item = f64>, maximum: f64) -> f64 {
+    scores.map(|score| (score - maximum).exp()).sum()
 }
