@@ -12,3 +12,9 @@ pub(crate) fn fits(what: &'static str, found: u128) -> Result<()> {
     let limit = u128::from(u32::MAX);
     if found <= limit { Ok(()) } else { Err(Error::TooLarge { what, found, limit }) }
 }
+
+/// A size as the kernels hold it.
+pub(crate) fn narrow(what: &'static str, size: usize) -> Result<u32> {
+    fits(what, size as u128)?;
+    Ok(size as u32)
+}

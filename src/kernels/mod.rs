@@ -5,3 +5,40 @@ mod tensors;
 
 pub mod attention;
 pub mod mamba3;
+
+use crate::error::{Error, Result};
+use crate::host::Dtype;
+use crate::runtime::{Tensor, Timing};
+
+/// What a call on host arrays gives back.
+#[derive(Debug, Clone)]
+pub struct Run<T> {
+    /// The outputs, downloaded.
+    pub outputs: T,
+    /// The time of every dispatch on the GPU, in order; empty where the queue has no timestamps.
+    pub timings: Vec<Timing>,
+}
+
+fn expect_dtype(array: &str, found: Dtype, expected: Dtype) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Dtype {
+        array: array.to_owned(),
+        expected: expected.name(),
+        found: found.to_string(),
+    })
+}
+
+fn expect_tensor(
+    array: &'static str,
+    tensor: &Tensor,
+    dtype: Dtype,
+    shape: &[usize],
+) -> Result<()> {
+    expect_dtype(array, tensor.dtype(), dtype)?;
+    if tensor.shape() == shape {
+        return Ok(());
+    }
+    Err(Error::Shape { array, expected: format!("{shape:?}"), found: tensor.shape().to_vec() })
+}

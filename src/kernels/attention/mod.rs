@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use crate::error::{Error, Result};
 
+pub mod backward;
 mod geometry;
 mod gradients;
 mod plan;

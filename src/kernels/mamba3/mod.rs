@@ -4,3 +4,4 @@
 //! `inner_size, inner_size, bc_rows·state_size (twice), heads (three times), rope_angles`.
 
 pub mod preprocess;
+pub mod preprocess_backward;
