@@ -206,6 +206,11 @@ impl AttentionCase {
     }
 }
 
+/// Inputs of a seed that are live everywhere.
+pub fn inputs(geometry: &Geometry, seed: u64) -> BackwardInputs<HostTensor> {
+    random_inputs(geometry, &mut Rng::with_seed(seed))
+}
+
 fn random_inputs(geometry: &Geometry, rng: &mut Rng) -> BackwardInputs<HostTensor> {
     let mut of = |gradient| tensor(rng, &geometry.gradient_shape(gradient));
     let q = of(Gradient::Q);

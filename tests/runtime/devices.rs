@@ -16,7 +16,7 @@ fn the_device_is_usable(runtime: &Runtime) -> Outcome {
     let [least, most] = device.subgroup_sizes;
     assert!((least..=most).contains(&runtime.lanes()));
     assert!(device.limits.max_storage_buffer_range > 0 && device.memory > 0);
-    let devices = backslang::runtime::devices(common::options().validation)?;
+    let devices = backslang::runtime::devices(gpu::options().validation)?;
     assert!(devices.iter().any(|d| d.uuid == device.uuid && d.index == device.index));
     Ok(())
 }

@@ -35,7 +35,7 @@ fn handles_drop_in_any_order(_: &Runtime) -> Outcome {
     drop(tensor);
 
     let (runtime, tensor, submission) = make()?;
-    if common::options().validation.any() {
+    if gpu::options().validation.any() {
         assert!(matches!(runtime.finish(), Err(Error::Validation(_))));
     }
     drop((submission, tensor));

@@ -1,7 +1,7 @@
 //! The Vulkan runtime on a device.
 
-#[path = "../common/mod.rs"]
-mod common;
+#[path = "../common/gpu.rs"]
+mod gpu;
 
 mod commands;
 mod devices;
@@ -16,7 +16,7 @@ use backslang::manifest::{Axis, Constant, Kernel, PushField, Scalar};
 use backslang::runtime::{Recorder, Runtime, RuntimeOptions, Submission, Tensor};
 use backslang::{Dtype, Error, HostTensor, Result};
 use bytemuck::{Pod, Zeroable};
-use common::{gpu_trial, validated_trial};
+use gpu::{gpu_trial, validated_trial};
 use libtest_mimic::{Completion, Failed, Trial};
 
 type Outcome = Result<(), Failed>;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let validated = validation::TESTS.iter().map(|&(name, test)| validated_trial(name, test));
     let compiled =
         Trial::ignorable_test("mix_spv_is_what_slangc_makes", mix_spv_is_what_slangc_makes);
-    common::main(shared.chain(validated).chain([compiled]).collect())
+    gpu::main(shared.chain(validated).chain([compiled]).collect())
 }
 
 #[repr(C)]
@@ -105,7 +105,7 @@ fn pattern(n: usize) -> Vec<u32> {
 
 /// A runtime of the test's own.
 fn open(change: impl FnOnce(&mut RuntimeOptions)) -> Result<Runtime> {
-    let mut options = common::options();
+    let mut options = gpu::options();
     change(&mut options);
     Runtime::new(&options)
 }

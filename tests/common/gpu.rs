@@ -1,0 +1,107 @@
+//! What the tests on a device share: one runtime a binary, and a harness in which a missing device is seen.
+//!
+//! `BACKSLANG_DEVICE` chooses the device and `BACKSLANG_VALIDATE` the validation. Where there is no device the trials
+//! show as ignored, with the reason; with `BACKSLANG_REQUIRE_DEVICE=1` they fail.
+#![allow(dead_code, unreachable_pub, reason = "each test binary includes it and uses its share")]
+
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use backslang::Error;
+use backslang::runtime::{Runtime, RuntimeOptions, Validation};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// The binary's runtime, or why there is none.
+type Shared = Result<Runtime, Error>;
+
+static RUNTIME: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
+
+/// The options that the environment asks for.
+pub fn options() -> RuntimeOptions {
+    let set = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let mut options = RuntimeOptions::default();
+    if let Some(text) = set("BACKSLANG_DEVICE") {
+        options.device = text.parse().expect("BACKSLANG_DEVICE");
+    }
+    if let Some(text) = set("BACKSLANG_VALIDATE") {
+        options.validation = text.parse().expect("BACKSLANG_VALIDATE");
+    }
+    options
+}
+
+/// A trial on the binary's runtime.
+pub fn gpu_trial<F>(name: impl Into<String>, test: F) -> Trial
+where
+    F: FnOnce(&Runtime) -> Result<(), Failed> + Send + 'static,
+{
+    let run = move || match &*shared() {
+        Ok(runtime) => test(runtime).map(|()| Completion::Completed),
+        Err(error) if is_missing(error) => Ok(Completion::ignored_with(error)),
+        Err(error) => Err(in_full(error).into()),
+    };
+    Trial::ignorable_test(name, run).with_kind("gpu")
+}
+
+/// A trial on a runtime of its own with core and synchronization validation, ignored where the layer is not installed.
+pub fn validated_trial<F>(name: impl Into<String>, test: F) -> Trial
+where
+    F: FnOnce(Runtime) -> Result<(), Failed> + Send + 'static,
+{
+    let run = move || match Runtime::new(&RuntimeOptions {
+        validation: Validation::STANDARD,
+        ..options()
+    }) {
+        Ok(runtime) => test(runtime).map(|()| Completion::Completed),
+        Err(error @ Error::NoValidationLayer(_)) if !options().validation.any() => {
+            Ok(Completion::ignored_with(error))
+        }
+        Err(error) if is_missing(&error) => Ok(Completion::ignored_with(error)),
+        Err(error) => Err(in_full(&error).into()),
+    };
+    Trial::ignorable_test(name, run).with_kind("gpu")
+}
+
+/// A trial on the binary's runtime that fails by panicking.
+pub fn trial(name: &str, test: fn(&Runtime)) -> Trial {
+    gpu_trial(name, move |runtime| {
+        test(runtime);
+        Ok(())
+    })
+}
+
+/// Whether an error means that there is nothing to test on, and tests may do without.
+fn is_missing(error: &Error) -> bool {
+    let required = std::env::var("BACKSLANG_REQUIRE_DEVICE").is_ok_and(|text| text == "1");
+    !required && matches!(error, Error::NoLoader(_) | Error::NoDevice { asked: None, .. })
+}
+
+/// The error's text, with every validation message.
+fn in_full(error: &Error) -> String {
+    match error {
+        Error::Validation(messages) => messages.join("\n"),
+        _ => error.to_string(),
+    }
+}
+
+fn shared() -> Arc<Shared> {
+    let mut runtime = RUNTIME.lock().unwrap();
+    runtime.get_or_insert_with(|| Arc::new(Runtime::new(&options()))).clone()
+}
+
+/// Runs the trials, then takes the runtime down; a message of the validation layer there fails the binary as well.
+pub fn main(trials: Vec<Trial>) -> ExitCode {
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    let shared = RUNTIME.lock().unwrap().take().map(Arc::into_inner);
+    let finished = match shared {
+        Some(Some(Ok(runtime))) => runtime.finish().map_err(|error| in_full(&error)),
+        Some(None) => Err("the runtime is still in use".into()),
+        Some(Some(Err(_))) | None => Ok(()),
+    };
+    match finished {
+        Ok(()) => conclusion.exit_code(),
+        Err(error) => {
+            eprintln!("tear-down failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
