@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use backslang::kernels::attention;
+use backslang::kernels::mamba3::preprocess_backward;
 use backslang::runtime::Runtime;
 use backslang::{Dtype, HostTensor, reference};
 
-use super::failure::{Failure, Result};
+use super::failure::Result;
 use super::jobs::{AttentionJob, Job, Mamba3Job, Results};
 use super::place::Place;
 
@@ -35,9 +36,26 @@ pub(crate) fn run(job: &Job, place: &Place) -> Result<Computed> {
     }
 }
 
-fn on_device(_job: &Job, runtime: &Runtime) -> Result<Computed> {
-    let message = format!("{} has no kernels yet", runtime.device().name);
-    Err(Failure::work("unsupported", message))
+fn on_device(job: &Job, runtime: &Runtime) -> Result<Computed> {
+    let (results, timings) = match job {
+        Job::Mamba3(job) => {
+            let run = preprocess_backward::run(runtime, &job.inputs, &job.parameters)?;
+            (
+                run.outputs.named().map(|(name, tensor)| (name, tensor.clone())).collect(),
+                run.timings,
+            )
+        }
+        Job::Attention(job) => {
+            let run = attention::backward::run(runtime, &job.inputs, &job.schedule, &job.options)?;
+            (attention_results(job, run.outputs), run.timings)
+        }
+    };
+    // A queue without timestamps gives none.
+    let gpu = (!timings.is_empty()).then(|| timings.iter().map(|timing| timing.gpu).sum());
+    for timing in &timings {
+        tracing::info!("{}: {:.3} ms", timing.kernel, timing.gpu.as_secs_f64() * 1e3);
+    }
+    Ok(Computed { results, device: runtime.device().name.clone(), gpu })
 }
 
 fn mamba3_reference(job: &Mamba3Job) -> Result<Results> {

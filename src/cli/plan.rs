@@ -2,13 +2,12 @@
 
 use backslang::HostTensor;
 use backslang::kernels::attention::{Gradient, Plan};
+use backslang::kernels::mamba3::preprocess_backward::DT_BIAS_CHUNK_ROWS;
 use serde_json::{Map, Value, json};
 
 use super::jobs::{AttentionJob, Job, Mamba3Job};
 use super::report::Report;
 
-/// Rows of a chunk in the first level of the dt_bias sum.
-const CHUNK_ROWS: usize = 128;
 /// Stands in for the part of a size that the device's subgroup size divides.
 const LANES: &str = "subgroup size";
 
@@ -40,7 +39,7 @@ pub(crate) fn describe(job: &Job) -> Report {
 
 fn mamba3(job: &Mamba3Job) -> Outline {
     let g = &job.geometry;
-    let chunks = g.rows.div_ceil(CHUNK_ROWS);
+    let chunks = g.rows.div_ceil(DT_BIAS_CHUNK_ROWS);
     let sum = |chunks: usize| {
         let heads = format!("ceil({} / {LANES})", g.heads);
         step("mamba3_dt_bias_gradient", [chunks.to_string(), heads], vec![])

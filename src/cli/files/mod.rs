@@ -3,9 +3,9 @@
 //! Readers trust nothing that a file says of itself: a header's sizes are compared with what is
 //! there before memory is asked for. Writers leave whole files or none.
 //!
-//! The header is parsed here rather than by a crate: of the two well-kept ones, `npyz` multiplies
-//! sizes unchecked and `ndarray-npy` allocates what the length field says, and both hand the text
-//! to a recursive parser that deep nesting overflows.
+//! The header is parsed here rather than by a crate, as neither of the two well-kept ones can be
+//! held to that: both allocate what the header's length field says, up to 4 GiB, and `npyz`
+//! multiplies the sizes unchecked.
 
 mod catalog;
 mod data;
