@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod check;
 pub mod error;
 pub mod host;
 pub mod kernels;

@@ -1,6 +1,7 @@
 //! The command line: flags are parsed, resolved into a checked job, run, and reported.
 
 mod args;
+mod check;
 mod commands;
 mod compute;
 mod failure;
@@ -54,6 +55,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::Devices => listings::devices(global),
         Command::Kernels => Ok(listings::kernels()),
         Command::Sample(sample) => sample::write(sample),
+        Command::Check(args) => check::check(args, global, talk),
     }
 }
 

@@ -72,7 +72,8 @@ fn help_and_version_need_nothing() {
     for command in ["mamba3-preprocess-backward", "paged-attention-backward", "history-backward"] {
         assert!(run([command, "--help"]).succeeded().stdout.contains("Example"));
     }
-    run([""; 0]).failed(2, &[]);
+    run([""; 0]).failed(2, &["subcommand"]);
+    run(["sample"]).failed(2, &["subcommand"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(crate) use sample::{AttentionSizes, Mamba3Sizes, SampleCommand};
 ///
 /// Arrays come from .npy files, folders of them, or .npz archives, and go back to such.
 #[derive(Debug, Parser)]
-#[command(name = "backslang", version, after_long_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "backslang", version, after_long_help = EXAMPLES, disable_help_subcommand = true, arg_required_else_help = false)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -68,6 +68,14 @@ pub(crate) struct GlobalArgs {
     pub(crate) verbose: u8,
 }
 
+/// Flags of `check`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CheckArgs {
+    /// The command to check: mamba3-preprocess-backward, paged-attention-backward or history-backward; all when left out
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Option<backslang::check::Command>,
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -85,8 +93,10 @@ pub(crate) enum Command {
     /// List the kernels of this build
     Kernels,
     /// Write valid random inputs of a command
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = false)]
     Sample(SampleCommand),
+    /// Check this device against the float64 reference, poisoned memory and its own bits
+    Check(CheckArgs),
 }
 
 impl Command {
@@ -99,6 +109,7 @@ impl Command {
             Self::Devices => "devices",
             Self::Kernels => "kernels",
             Self::Sample(_) => "sample",
+            Self::Check(_) => "check",
         }
     }
 }

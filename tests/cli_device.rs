@@ -1,0 +1,89 @@
+//! The built command on a device.
+
+#[path = "cli/harness.rs"]
+#[allow(dead_code, reason = "the tests on the reference use the rest")]
+mod harness;
+
+mod common;
+
+use std::process::{Command, ExitCode};
+
+use backslang::runtime::Runtime;
+use common::golden::{Case, relative_error};
+use common::gpu;
+use harness::{Folder, Outcome, outcome};
+
+fn main() -> ExitCode {
+    gpu::main(vec![
+        gpu::trial("golden_files", golden_files),
+        gpu::trial("devices_are_chosen", devices_are_chosen),
+        gpu::trial("checks_pass", checks_pass),
+        gpu::trial("samples_run", samples_run),
+    ])
+}
+
+/// With the device and the validation that the environment asks for.
+fn device(words: &str) -> Outcome {
+    outcome(Command::new(env!("CARGO_BIN_EXE_backslang")).args(words.split(' ')))
+}
+
+/// As [`Outcome::succeeded`], with the object that `--json` gives.
+fn json(words: &str) -> serde_json::Value {
+    device(&format!("{words} --json")).succeeded().json()
+}
+
+fn golden_files(runtime: &Runtime) {
+    for (command, name) in [
+        ("mamba3-preprocess-backward", "mamba_backward.npz"),
+        ("paged-attention-backward", "backward_mla.npz"),
+        ("history-backward", "history_zero_denominators.npz"),
+    ] {
+        let folder = Folder::new();
+        let out = folder.at("out.npz");
+        let report = json(&format!("{command} -i tests/data/{name} -o {out}"));
+        assert_eq!(report["device"], runtime.device().name.as_str());
+        assert_eq!(report["gpu_ms"].is_number(), runtime.device().timestamps);
+        let (expected, found) = (Case::open(name), Case::open(&out));
+        for output in report["outputs"].as_object().unwrap().keys() {
+            let expected = expected.array(&format!("expected_{output}"));
+            let error = relative_error(&found.array(output), &expected);
+            assert!(error < 2e-6, "{name}: {output}: {error:e}");
+        }
+    }
+}
+
+fn devices_are_chosen(runtime: &Runtime) {
+    let info = runtime.device();
+    let listed = json("devices");
+    let found = &listed["devices"][info.index];
+    assert_eq!(found["uuid"], info.uuid_text().as_str());
+    assert_eq!(found["usable"], true);
+    let folder = Folder::mamba3();
+    let words =
+        format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
+    for text in [info.index.to_string(), info.uuid_text()] {
+        assert_eq!(json(&format!("{words} --device {text}"))["device"], info.name.as_str());
+    }
+    device(&format!("{words} --device no-such-device")).failed(1, &["no-such-device", &info.name]);
+    device(&format!("{words} --device 999")).failed(1, &["index 999"]);
+}
+
+fn checks_pass(_: &Runtime) {
+    let report = json("check mamba3-preprocess-backward");
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.len() > 5 && checks.iter().all(|check| check["passed"] == true), "{report}");
+    let text = device("check history-backward").succeeded().stdout;
+    assert!(text.lines().filter(|line| line.ends_with("  ok")).count() > 3, "{text}");
+    device("check paged-attention").failed(2, &["paged-attention", "paged-attention-backward"]);
+}
+
+fn samples_run(_: &Runtime) {
+    for (command, sizes) in [
+        ("mamba3-preprocess-backward", ""),
+        ("paged-attention-backward", ""),
+        ("history-backward", "--mla"),
+    ] {
+        let folder = Folder::sample(command, sizes);
+        json(&format!("{command} -i {} -o {}", folder.at("in"), folder.at("out")));
+    }
+}
