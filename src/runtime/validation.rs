@@ -71,6 +71,12 @@ const ALLOWED: &[Allowed] = &[
     // GPU-assisted validation tells which features and limits it takes for itself, and which of its checks the device
     // cannot bear; none of them is about compute.
     Allowed { id: "WARNING-Setting-Limit-Adjusted", text: "validation is adjusting settings" },
+    // Seen with NVIDIA's driver alone, while a device is created: something below this crate, which has no use for
+    // video, looks up a function of the instance through the device.
+    Allowed {
+        id: "WARNING-vkGetDeviceProcAddr-device",
+        text: "vkGetPhysicalDeviceVideoEncodeQualityLevelPropertiesKHR",
+    },
 ];
 
 /// Collects messages of the layer until somebody looks.
