@@ -23,6 +23,12 @@ impl Inputs {
     pub(crate) fn open(args: &InputArgs) -> Result<Self> {
         let mut catalog = Catalog::default();
         for path in &args.inputs {
+            if path.extension().is_some_and(|extension| extension == "npy") && path.is_file() {
+                let message =
+                    "--input: expected a folder or a .npz archive, found the single array";
+                let hint = "(give it as --in NAME=FILE.npy)";
+                return Err(Failure::usage(format!("{message} `{}` {hint}", path.display())));
+            }
             catalog.add(path).map_err(|error| Failure::file("--input", path.display(), error))?;
         }
         let mut spelled = Vec::new();

@@ -199,6 +199,9 @@ fn flags_that_are_not_there_are_refused() {
     Case::attention().refused("--in q", &["--in", "NAME=FILE.npy", "`q`"]);
     Case::attention().refused("--in q=/nowhere.npy", &["`q`", "/nowhere.npy"]);
     Case::attention().refused("-i /nowhere", &["--input", "/nowhere"]);
+    let case = Case::attention();
+    let single = format!("-i {}", case.folder.at("in/q.npy"));
+    case.refused(&single, &["--input", "q.npy", "--in NAME=FILE.npy"]);
     Case::attention().refused("-i Cargo.toml", &["--input", "Cargo.toml", "archive"]);
     let folder = Folder::attention();
     reference(&format!("history-backward -i {}", folder.at("in"))).failed(2, &["--output"]);

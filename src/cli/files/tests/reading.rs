@@ -8,6 +8,8 @@ use zip::{CompressionMethod, ZipWriter};
 
 use super::allocation::allocated;
 use super::{Folder, dictionary, npy};
+use crate::cli::files::data::{self, Available};
+use crate::cli::files::header::Header;
 use crate::cli::files::{Catalog, Entry, FileError};
 
 const MEBIBYTE: usize = 1 << 20;
@@ -254,4 +256,55 @@ fn broken_archives_are_refused() {
         assert!(error.to_string().contains("archive"), "{error}");
     }
     assert!(Catalog::default().add(&folder.0.join("none")).is_err());
+}
+
+/// Every byte of a file replaced by every other: refused, or read within bounds, but never worse.
+#[test]
+fn damaged_files_never_cost_more_than_a_refusal() {
+    let whole = npy(1, &dictionary("<f4", "False", "(2, 3)"), &[0; 24]);
+    for at in 0..whole.len() - 24 {
+        for value in 0..=255 {
+            let mut bytes = whole.clone();
+            bytes[at] = value;
+            let before = allocated();
+            let mut reader = bytes.as_slice();
+            if let Ok(header) = Header::read(&mut reader) {
+                let available = Available::File(bytes.len() as u64);
+                let read = data::floats(&header, available, &mut reader);
+                assert!(read.is_err() || header.data_bytes() == Some(24));
+            }
+            assert!(allocated() - before < MEBIBYTE);
+        }
+    }
+    for length in 0..whole.len() {
+        assert!(read(&whole[..length]).is_err(), "{length}");
+    }
+}
+
+#[test]
+fn damaged_archives_never_cost_more_than_a_refusal() {
+    let folder = Folder::new();
+    let path = folder.0.join("a.npz");
+    let array = npy(1, &dictionary("<f4", "False", "(3,)"), &little(&[1.0, 2.0, 3.0]));
+    archive(&path, &[("q.npy", array)], CompressionMethod::Deflated);
+    let whole = std::fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        for value in [0, 1, 0x7f, 0x80, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[at] = value;
+            std::fs::write(&path, &bytes).unwrap();
+            let before = allocated();
+            let mut catalog = Catalog::default();
+            if catalog.add(&path).is_ok()
+                && let Some(Ok((tensor, _))) = catalog.get("q").map(Entry::floats)
+            {
+                assert_eq!(tensor.as_f32().unwrap(), [1.0, 2.0, 3.0], "byte {at} = {value}");
+            }
+            assert!(
+                allocated() - before < MEBIBYTE,
+                "byte {at} = {value}: {}",
+                allocated() - before
+            );
+        }
+    }
 }
