@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use backslang::kernels::attention;
-use backslang::kernels::mamba3::preprocess_backward;
+use backslang::kernels::mamba3::{preprocess, preprocess_backward};
 use backslang::runtime::Runtime;
 use backslang::{Dtype, HostTensor, reference};
 
@@ -32,21 +32,18 @@ pub(crate) fn run(job: &Job, place: &Place) -> Result<Computed> {
             };
             Ok(Computed { results, device: "reference".into(), gpu: None })
         }
-        Place::Device(_) => on_device(job, &place.open()?),
+        Place::Device(_) => on_device(job, place.open()?),
     }
 }
 
-fn on_device(job: &Job, runtime: &Runtime) -> Result<Computed> {
+fn on_device(job: &Job, runtime: Runtime) -> Result<Computed> {
     let (results, timings) = match job {
         Job::Mamba3(job) => {
-            let run = preprocess_backward::run(runtime, &job.inputs, &job.parameters)?;
-            (
-                run.outputs.named().map(|(name, tensor)| (name, tensor.clone())).collect(),
-                run.timings,
-            )
+            let run = preprocess_backward::run(&runtime, &job.inputs, &job.parameters)?;
+            (mamba3_results(run.outputs), run.timings)
         }
         Job::Attention(job) => {
-            let run = attention::backward::run(runtime, &job.inputs, &job.schedule, &job.options)?;
+            let run = attention::backward::run(&runtime, &job.inputs, &job.schedule, &job.options)?;
             (attention_results(job, run.outputs), run.timings)
         }
     };
@@ -55,14 +52,23 @@ fn on_device(job: &Job, runtime: &Runtime) -> Result<Computed> {
     for timing in &timings {
         tracing::info!("{}: {:.3} ms", timing.kernel, timing.gpu.as_secs_f64() * 1e3);
     }
-    Ok(Computed { results, device: runtime.device().name.clone(), gpu })
+    let device = runtime.device().name.clone();
+    // What the validation layer says of the device's end counts too.
+    runtime.finish()?;
+    Ok(Computed { results, device, gpu })
 }
 
 fn mamba3_reference(job: &Mamba3Job) -> Result<Results> {
     let inputs = job.inputs.as_ref().map(|_, tensor| tensor.to_f64());
     let outputs = reference::mamba3::preprocess_backward(&inputs, &job.parameters)?;
     let rounded = outputs.as_ref().try_map(|_, array| HostTensor::from_f64(Dtype::F32, array))?;
-    Ok(rounded.named().map(|(name, tensor)| (name, tensor.clone())).collect())
+    Ok(mamba3_results(rounded))
+}
+
+fn mamba3_results(outputs: preprocess::BackwardOutputs<HostTensor>) -> Results {
+    let mut results = Vec::new();
+    outputs.map(|name, tensor| results.push((name, tensor)));
+    results
 }
 
 fn attention_reference(job: &AttentionJob) -> Result<Results> {

@@ -37,12 +37,13 @@ impl Talk {
             2 => LevelFilter::DEBUG,
             _ => LevelFilter::TRACE,
         };
-        tracing_subscriber::fmt()
+        let log = tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(io::stderr)
             .without_time()
-            .with_target(false)
-            .init();
+            .with_target(false);
+        // Fails when there is a log already, which is as good.
+        let _ = log.try_init();
     }
 
     /// An error, in one line.
