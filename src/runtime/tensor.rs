@@ -151,7 +151,12 @@ impl Drop for Pooled {
 /// The bytes of a tensor, held against the limit of a binding before anything is allocated.
 fn byte_size(core: &Core, name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64> {
     let limits = &core.info.limits;
-    let limit = limits.max_storage_buffer_range.min(limits.max_buffer_size) / WORD * WORD;
+    let limit = limits
+        .max_storage_buffer_range
+        .min(limits.max_buffer_size)
+        .min(limits.max_memory_allocation_size)
+        / WORD
+        * WORD;
     let bytes = shape.iter().try_fold(dtype.size() as u64, |n, &d| n.checked_mul(d as u64));
     match bytes {
         Some(bytes) if bytes <= limit => Ok(bytes),

@@ -10,13 +10,13 @@ use super::tensor::{Pooled, Tensor};
 use crate::error::Result;
 
 /// Bytes of one staging buffer.
-const PIECE: usize = 64 << 20;
+const PIECE: usize = 16 << 20;
 
-/// Pieces under way at a time: the host copies one while the device copies the other.
-const PIECES: usize = 2;
+/// Pieces under way at a time: the host copies one while the device copies the others.
+const PIECES: usize = 4;
 
 /// Bytes from which on a copy within host memory is shared among threads, and how many at most.
-const SHARED: usize = 8 << 20;
+const SHARED: usize = 4 << 20;
 const THREADS: usize = 8;
 
 /// Copies `bytes`, all that the tensor holds, to the device. Returns when the last piece is staged.

@@ -86,6 +86,9 @@ fn every_command_is_timed(runtime: &Runtime) -> Outcome {
         assert!(timings.is_empty());
         return Ok(());
     }
+    let mut recorder = runtime.recorder()?.untimed();
+    mix(&mut recorder, [&tensor, &tensor], [1, 1], [1, 0])?;
+    assert!(recorder.submit()?.timings()?.is_empty());
     let names: Vec<_> = timings.iter().map(|t| t.kernel).collect();
     assert_eq!(names, ["mix", "fill", "mix"]);
     let sum: Duration = timings.iter().map(|t| t.gpu).sum();

@@ -35,9 +35,9 @@ fn handles_drop_in_any_order(_: &Runtime) -> Outcome {
     drop(tensor);
 
     let (runtime, tensor, submission) = make()?;
-    if gpu::options().validation.any() {
-        assert!(matches!(runtime.finish(), Err(Error::Validation(_))));
-    }
+    let finished = runtime.finish();
+    let validated = gpu::options().validation.any();
+    assert_eq!(matches!(finished, Err(Error::Validation(_))), validated, "{finished:?}");
     drop((submission, tensor));
     Ok(())
 }

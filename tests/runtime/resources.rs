@@ -5,10 +5,11 @@ use super::*;
 pub(crate) const TESTS: &[Test] = &[
     ("a_full_heap_is_an_error", a_full_heap_is_an_error),
     ("slots_in_flight_are_not_reused", slots_in_flight_are_not_reused),
-    ("memory_can_run_out", memory_can_run_out),
     ("a_tensor_beyond_a_binding_is_refused", a_tensor_beyond_a_binding_is_refused),
     ("many_rounds_leave_memory_flat", many_rounds_leave_memory_flat),
 ];
+
+pub(crate) const EXCLUSIVE: &[Test] = &[("memory_can_run_out", memory_can_run_out)];
 
 fn a_full_heap_is_an_error(_: &Runtime) -> Outcome {
     let runtime = open(|o| o.heap_slots = 4)?;
