@@ -8,7 +8,7 @@
 pub struct Kernel {
     /// The kernel's name; element types of one kernel share it.
     pub name: &'static str,
-    /// The element type of the tensors it is for: `f32`, `f16` or `bf16`.
+    /// The element type of the tensors it is for: `f32`, `f16`, `bf16` or `u32`.
     pub dtype: &'static str,
     /// The field it belongs to, such as `attention`.
     pub domain: &'static str,

@@ -31,6 +31,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("shared_position_key", shared_position_key),
         gpu::trial("page_placement", page_placement),
         gpu::trial("long_history", long_history),
+        gpu::trial("large_scores", large_scores),
         gpu::trial("live_nan_stays_with_its_row", live_nan_stays_with_its_row),
         gpu::trial("plan_is_reused_in_one_submission", plan_is_reused_in_one_submission),
     ])
@@ -514,6 +515,14 @@ fn long_history(runtime: &Runtime) {
     problem.schedule.table_width = 300;
     problem.schedule.positions = Some(vec![4000, 4499, 9999]);
     check(runtime, &problem, "long history");
+}
+
+/// Scores that span some hundred: most probabilities vanish, the exponential must not.
+fn large_scores(runtime: &Runtime) {
+    for (seed, scale) in [(51, 3.0), (52, 12.0)] {
+        let problem = AttentionCase { scale, ..busy_case(false, 0) }.problem(seed, f32::NAN);
+        check(runtime, &problem, &format!("scale {scale}"));
+    }
 }
 
 fn live_nan_stays_with_its_row(runtime: &Runtime) {

@@ -138,7 +138,8 @@ impl AttentionCase {
             key_dim,
             value_dim: if mla { key_dim } else { value_dim },
             position_dim,
-            scale: 0.25 + rng.f32(),
+            // Scores of a few units, as trained models have them.
+            scale: (0.25 + rng.f32()) / ((key_dim + position_dim) as f32).sqrt(),
             given_columns: [0, 2, 3][rng.usize(0..3)],
             zero_denominators: rng.bool(),
             given_output: rng.bool(),
