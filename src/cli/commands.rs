@@ -41,7 +41,7 @@ fn perform(
     }
     let place = Place::resolve(global)?;
     if output.plan {
-        return Ok(plan::describe(&job));
+        return plan::describe(&job);
     }
     let Some(output) = &output.output else {
         return Err(Failure::usage("--output: expected a path, found none"));

@@ -1,50 +1,37 @@
 //! `--plan`: what a job would run, in numbers that need no device.
 
 use backslang::HostTensor;
-use backslang::kernels::attention::{Gradient, Plan};
-use backslang::kernels::mamba3::preprocess_backward::DT_BIAS_CHUNK_ROWS;
+use backslang::kernels::attention::{Plan, backward};
+use backslang::kernels::mamba3::preprocess_backward;
+use backslang::kernels::{Launch, Target};
+use backslang::manifest::{Constant, Scalar};
 use serde_json::{Map, Value, json};
 
+use super::failure::Result;
 use super::jobs::{AttentionJob, Job, Mamba3Job};
 use super::report::Report;
-
-/// Stands in for the part of a size that the device's subgroup size divides.
-const LANES: &str = "subgroup size";
 
 /// What would run.
 #[derive(Debug, Default)]
 struct Outline {
     sizes: Vec<(&'static str, usize)>,
-    steps: Vec<Step>,
+    launches: Vec<Launch>,
     /// Bytes in device memory: of what, and how many.
     bytes: Vec<(&'static str, usize)>,
 }
 
-/// One launch of a kernel.
-#[derive(Debug)]
-struct Step {
-    kernel: &'static str,
-    groups: [String; 2],
-    constants: Vec<(&'static str, Value)>,
-}
-
 /// Describes the job; runs nothing.
-pub(crate) fn describe(job: &Job) -> Report {
+pub(crate) fn describe(job: &Job) -> Result<Report> {
     let outline = match job {
-        Job::Mamba3(job) => mamba3(job),
-        Job::Attention(job) => attention(job),
+        Job::Mamba3(job) => mamba3(job)?,
+        Job::Attention(job) => attention(job)?,
     };
-    Report { text: outline.text(), extra: Some(("plan", outline.json())), ..Report::default() }
+    Ok(Report { text: outline.text(), extra: Some(("plan", outline.json())), ..Report::default() })
 }
 
-fn mamba3(job: &Mamba3Job) -> Outline {
+fn mamba3(job: &Mamba3Job) -> Result<Outline> {
     let g = &job.geometry;
-    let chunks = g.rows.div_ceil(DT_BIAS_CHUNK_ROWS);
-    let sum = |chunks: usize| {
-        let heads = format!("ceil({} / {LANES})", g.heads);
-        step("mamba3_dt_bias_gradient", [chunks.to_string(), heads], vec![])
-    };
-    Outline {
+    Ok(Outline {
         sizes: vec![
             ("rows", g.rows),
             ("inner_size", g.inner_size),
@@ -54,20 +41,15 @@ fn mamba3(job: &Mamba3Job) -> Outline {
             ("rope_angles", g.rope_angles),
             ("projected_width", g.projected_width()),
         ],
-        steps: vec![
-            step("mamba3_preprocess_backward", [g.rows.to_string(), "1".into()], vec![]),
-            sum(chunks),
-            sum(1),
-        ],
+        launches: preprocess_backward::launches(g, Target::TYPICAL)?.into(),
         bytes: vec![
             ("inputs", job.inputs.named().map(|(_, tensor)| bytes(tensor)).sum()),
-            ("scratch", 4 * chunks * g.heads),
             ("outputs", g.backward_outputs().named().map(|(_, shape)| float_bytes(shape)).sum()),
         ],
-    }
+    })
 }
 
-fn attention(job: &AttentionJob) -> Outline {
+fn attention(job: &AttentionJob) -> Result<Outline> {
     let (g, plan) = (&job.geometry, &job.plan);
     let sizes = vec![
         ("queries", g.queries),
@@ -81,61 +63,21 @@ fn attention(job: &AttentionJob) -> Outline {
         ("active pages", plan.active_pages().len()),
         ("sequences", job.schedule.sequence_lengths.len()),
     ];
+    let shapes = job.inputs.as_ref().map(|_, tensor| (tensor.shape(), tensor.dtype()));
     let mut inputs = 0;
     job.inputs.as_ref().map(|_, tensor| inputs += bytes(tensor));
     let gradients =
         job.options.gradients.iter().map(|gradient| float_bytes(&g.gradient_shape(gradient)));
     let statistics = if g.statistics_columns == 3 { 0 } else { float_bytes(&g.statistics_shape()) };
-    Outline {
+    Ok(Outline {
         sizes,
-        steps: attention_steps(job),
+        launches: backward::launches(&shapes, plan, &job.options, Target::TYPICAL)?,
         bytes: vec![
             ("inputs", inputs),
             ("schedule", plan_bytes(plan)),
             ("outputs", gradients.sum::<usize>() + statistics),
         ],
-    }
-}
-
-fn attention_steps(job: &AttentionJob) -> Vec<Step> {
-    let (g, options) = (&job.geometry, &job.options);
-    let mut steps = Vec::new();
-    if g.statistics_columns < 3 || options.gradients.any_query() {
-        let constants = vec![
-            ("causal", json!(options.causal)),
-            ("given_columns", json!(g.statistics_columns)),
-            ("need_q", json!(options.gradients.contains(Gradient::Q))),
-            ("need_q_position", json!(options.gradients.contains(Gradient::QPosition))),
-        ];
-        let groups = [g.queries.to_string(), g.heads.to_string()];
-        steps.push(step("query_backward", groups, constants));
-    }
-    if !options.gradients.any_history() {
-        return steps;
-    }
-    let mut pages = g.pages;
-    if options.compact_history {
-        pages = job.plan.active_pages().len();
-        for gradient in options.gradients.iter().filter(|gradient| gradient.is_history()) {
-            let groups = [job.plan.inactive_pages().len().to_string(), "1".into()];
-            let target = vec![("target", json!(gradient.output_name()))];
-            steps.push(step("clear_pages", groups, target));
-        }
-    }
-    let constants = vec![
-        ("causal", json!(options.causal)),
-        ("prune_queries", json!(options.prune_queries)),
-        ("cache_history", json!(options.cache_history)),
-        ("compact_history", json!(options.compact_history)),
-        ("query_block_rows", json!(options.query_block_rows)),
-    ];
-    let groups = [(pages * g.page_size).to_string(), g.kv_heads.to_string()];
-    steps.push(step("history_backward", groups, constants));
-    steps
-}
-
-fn step(kernel: &'static str, groups: [String; 2], constants: Vec<(&'static str, Value)>) -> Step {
-    Step { kernel, groups, constants }
+    })
 }
 
 fn bytes(tensor: &HostTensor) -> usize {
@@ -151,19 +93,34 @@ fn plan_bytes(plan: &Plan) -> usize {
     4 * words.iter().map(|words| words.len()).sum::<usize>()
 }
 
+/// The specialization constants by name; those of type bool as such.
+fn constants(launch: &Launch) -> Vec<(&'static str, Value)> {
+    let value = |constant: &Constant, bits: u32| match constant.kind {
+        Scalar::Bool => json!(bits != 0),
+        _ => json!(bits),
+    };
+    let pairs = launch.kernel.constants.iter().zip(&launch.constants);
+    pairs.map(|(constant, &bits)| (constant.name, value(constant, bits))).collect()
+}
+
 impl Outline {
     fn text(&self) -> String {
         let list = |pairs: &[(&str, usize)]| {
             pairs.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
         };
         let mut text = format!("sizes: {}\n", list(&self.sizes));
-        for Step { kernel, groups: [x, y], constants } in &self.steps {
-            text += &format!("run {kernel}: {x} x {y} workgroups");
-            for (name, value) in constants {
-                text += &format!(", {name} {}", value.as_str().unwrap_or(&value.to_string()));
+        for launch in &self.launches {
+            let [x, y] = launch.groups;
+            text += &format!("run {}: {x} x {y} workgroups", launch.kernel.name);
+            for (name, value) in constants(launch) {
+                text += &format!(", {name} {value}");
             }
             text.push('\n');
         }
+        let Target { lanes, max_workgroup } = Target::TYPICAL;
+        text += &format!(
+            "for subgroups of {lanes} and workgroups of at most {max_workgroup} invocations\n"
+        );
         text + &format!("bytes: {}\n", list(&self.bytes))
     }
 
@@ -171,17 +128,14 @@ impl Outline {
         let object = |pairs: &[(&'static str, usize)]| {
             pairs.iter().map(|&(name, n)| (name.into(), json!(n))).collect::<Map<_, _>>()
         };
-        let step = |step: &Step| {
-            let constants: Map<_, _> = step
-                .constants
-                .iter()
-                .map(|(name, value)| ((*name).into(), value.clone()))
-                .collect();
-            json!({ "kernel": step.kernel, "workgroups": step.groups, "constants": constants })
+        let step = |launch: &Launch| {
+            let constants: Map<_, _> =
+                constants(launch).into_iter().map(|(name, value)| (name.into(), value)).collect();
+            json!({ "kernel": launch.kernel.name, "workgroups": launch.groups, "constants": constants })
         };
         json!({
             "sizes": object(&self.sizes),
-            "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
+            "steps": self.launches.iter().map(step).collect::<Vec<_>>(),
             "bytes": object(&self.bytes),
         })
     }

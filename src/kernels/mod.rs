@@ -1,10 +1,13 @@
 //! The kernel families: their arrays, shapes, options and how they are recorded on a device.
 
 mod index_range;
+mod launch;
 mod tensors;
 
 pub mod attention;
 pub mod mamba3;
+
+pub use launch::{Launch, Target};
 
 use crate::error::{Error, Result};
 use crate::host::Dtype;

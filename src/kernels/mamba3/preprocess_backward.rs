@@ -4,7 +4,7 @@ use super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, Parameters};
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Run, expect_dtype, expect_tensor};
+use crate::kernels::{Launch, Run, Target, expect_dtype, expect_tensor};
 use crate::manifest::{mamba3_dt_bias_gradient, mamba3_preprocess_backward};
 use crate::runtime::{Recorder, Runtime, Tensor};
 
@@ -60,8 +60,39 @@ pub fn record(
     for ((_, tensor), (name, shape)) in outputs.named().zip(expected.named()) {
         expect_tensor(name, tensor, Dtype::F32, shape)?;
     }
-    record_preprocess(recorder, inputs, outputs, &geometry, parameters)?;
-    record_dt_bias(recorder, outputs, &geometry)
+    let [preprocess, chunk_sums, total] = launches(&geometry, Target::of(recorder.runtime()))?;
+    record_preprocess(recorder, &preprocess, inputs, outputs, &geometry, parameters)?;
+    let (rows, heads) = (geometry.rows, geometry.heads);
+    let chunks = rows.div_ceil(DT_BIAS_CHUNK_ROWS);
+    let sums = recorder.runtime().tensor("dt_bias_chunks", Dtype::F32, &[chunks, heads])?;
+    let terms = RowSum { rows, heads, chunk_rows: DT_BIAS_CHUNK_ROWS };
+    terms.record(recorder, &chunk_sums, &outputs.dt_bias_partial, &sums)?;
+    let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };
+    chunks.record(recorder, &total, &sums, &outputs.dt_bias_gradient)
+}
+
+/// What a call of these sizes launches: the preprocess, then the dt_bias sum over chunks of rows, then over the chunks.
+///
+/// # Errors
+/// [`Error::TooLarge`](crate::Error::TooLarge) for sizes beyond the kernels' indices.
+pub fn launches(geometry: &Geometry, target: Target) -> Result<[Launch; 3]> {
+    let Target { lanes, max_workgroup } = target;
+    let workgroup_size = (WORKGROUP_SIZE.min(max_workgroup) / lanes).max(1) * lanes;
+    let row_sum = |chunks| Launch {
+        kernel: &mamba3_dt_bias_gradient::F32,
+        constants: mamba3_dt_bias_gradient::Constants { lanes }.words(),
+        groups: [chunks, geometry.heads.div_ceil(lanes as usize)],
+    };
+    narrow("rows", geometry.rows)?;
+    Ok([
+        Launch {
+            kernel: &mamba3_preprocess_backward::F32,
+            constants: mamba3_preprocess_backward::Constants { lanes, workgroup_size }.words(),
+            groups: [geometry.rows, 1],
+        },
+        row_sum(geometry.rows.div_ceil(DT_BIAS_CHUNK_ROWS)),
+        row_sum(1),
+    ])
 }
 
 fn check(inputs: &BackwardInputs<(&[usize], Dtype)>, parameters: &Parameters) -> Result<Geometry> {
@@ -72,17 +103,13 @@ fn check(inputs: &BackwardInputs<(&[usize], Dtype)>, parameters: &Parameters) ->
 
 fn record_preprocess(
     recorder: &mut Recorder<'_>,
+    launch: &Launch,
     inputs: &BackwardInputs<Tensor>,
     outputs: &BackwardOutputs<Tensor>,
     geometry: &Geometry,
     parameters: &Parameters,
 ) -> Result<()> {
-    use mamba3_preprocess_backward::{Constants, F32, Push};
-    let lanes = recorder.runtime().lanes();
-    let limits = &recorder.runtime().device().limits;
-    let subgroups = (WORKGROUP_SIZE.min(limits.max_compute_work_group_invocations) / lanes)
-        .clamp(1, limits.max_compute_workgroup_subgroups.max(1));
-    let constants = Constants { lanes, workgroup_size: subgroups * lanes };
+    use mamba3_preprocess_backward::Push;
     let push = Push {
         inner_size: narrow("inner_size", geometry.inner_size)?,
         bc_rows: narrow("bc_rows", geometry.bc_rows)?,
@@ -95,7 +122,7 @@ fn record_preprocess(
         a_floor: parameters.a_floor,
         ..Push::default()
     };
-    recorder.dispatch(&F32, &constants.words(), [geometry.rows, 1], |access| Push {
+    launch.record(recorder, |access| Push {
         projected_index: access.read(&inputs.projected),
         dt_bias_index: access.read(&inputs.dt_bias),
         z_gradient_index: access.read(&inputs.z_gradient),
@@ -112,41 +139,29 @@ fn record_preprocess(
     })
 }
 
-/// Chunks of rows, then the chunks: the same kernel twice, so one order for any number of rows.
-fn record_dt_bias(
-    recorder: &mut Recorder<'_>,
-    outputs: &BackwardOutputs<Tensor>,
-    geometry: &Geometry,
-) -> Result<()> {
-    let (rows, heads) = (geometry.rows, geometry.heads);
-    let chunks = rows.div_ceil(DT_BIAS_CHUNK_ROWS);
-    let sums = recorder.runtime().tensor("dt_bias_chunks", Dtype::F32, &[chunks, heads])?;
-    let by_chunk = RowSum { rows, heads, chunk_rows: DT_BIAS_CHUNK_ROWS, chunks };
-    by_chunk.record(recorder, &outputs.dt_bias_partial, &sums)?;
-    let in_all = RowSum { rows: chunks, heads, chunk_rows: chunks, chunks: 1 };
-    in_all.record(recorder, &sums, &outputs.dt_bias_gradient)
-}
-
 /// `target[c, h] = Σ source[r, h]` over the rows `r` of chunk `c`, in increasing order.
 struct RowSum {
     rows: usize,
     heads: usize,
     chunk_rows: usize,
-    chunks: usize,
 }
 
 impl RowSum {
-    fn record(&self, recorder: &mut Recorder<'_>, source: &Tensor, target: &Tensor) -> Result<()> {
-        use mamba3_dt_bias_gradient::{Constants, F32, Push};
-        let lanes = recorder.runtime().lanes();
+    fn record(
+        &self,
+        recorder: &mut Recorder<'_>,
+        launch: &Launch,
+        source: &Tensor,
+        target: &Tensor,
+    ) -> Result<()> {
+        use mamba3_dt_bias_gradient::Push;
         let push = Push {
             rows: narrow("rows", self.rows)?,
             heads: narrow("heads", self.heads)?,
             chunk_rows: narrow("rows of a chunk", self.chunk_rows)?,
             ..Push::default()
         };
-        let groups = [self.chunks, self.heads.div_ceil(lanes as usize)];
-        recorder.dispatch(&F32, &Constants { lanes }.words(), groups, |access| Push {
+        launch.record(recorder, |access| Push {
             source_index: access.read(source),
             target_index: access.write(target),
             ..push

@@ -1,0 +1,154 @@
+//! The push constants of each launch: which tensor goes where.
+
+use super::super::{BackwardInputs, BackwardOutputs, Gradient, History};
+use super::DevicePlan;
+use super::call::{Call, Step};
+use crate::error::Result;
+use crate::kernels::Launch;
+use crate::kernels::index_range::narrow;
+use crate::manifest::{clear_pages, history_backward, query_backward};
+use crate::runtime::{Access, Recorder, Tensor};
+
+/// A call and its tensors.
+pub(super) struct Binding<'a> {
+    pub(super) call: &'a Call,
+    pub(super) inputs: &'a BackwardInputs<Tensor>,
+    pub(super) plan: &'a DevicePlan,
+    pub(super) outputs: &'a BackwardOutputs<Tensor>,
+}
+
+/// The history's tensors as the kernels bind them: the latent stands for key and value.
+struct Bound<'a> {
+    k: &'a Tensor,
+    v: &'a Tensor,
+    q_position: Option<&'a Tensor>,
+    k_position: Option<&'a Tensor>,
+}
+
+impl<'a> Bound<'a> {
+    fn new(history: &'a History<Tensor>) -> Self {
+        match history {
+            History::Separate { k, v } => Self { k, v, q_position: None, k_position: None },
+            History::Latent { latent, q_position, k_position } => Self {
+                k: latent,
+                v: latent,
+                q_position: Some(q_position),
+                k_position: Some(k_position),
+            },
+        }
+    }
+}
+
+/// The heap index of a tensor that the variant reads, if it does.
+fn read(access: &mut Access<'_>, tensor: Option<&Tensor>) -> u32 {
+    tensor.map_or(access.unused(), |tensor| access.read(tensor))
+}
+
+/// The heap index of a tensor that the variant writes, if it does.
+fn write(access: &mut Access<'_>, tensor: Option<&Tensor>) -> u32 {
+    tensor.map_or(access.unused(), |tensor| access.write(tensor))
+}
+
+impl Binding<'_> {
+    pub(super) fn record(
+        &self,
+        recorder: &mut Recorder<'_>,
+        step: Step,
+        launch: &Launch,
+    ) -> Result<()> {
+        match step {
+            Step::Query => self.query(recorder, launch),
+            Step::Clear(gradient) => self.clear(recorder, launch, gradient),
+            Step::History => self.history(recorder, launch),
+        }
+    }
+
+    fn gradient(&self, wanted: &[Gradient]) -> Option<&Tensor> {
+        let found = self.outputs.gradients.iter().find(|(g, _)| wanted.contains(g));
+        found.map(|(_, tensor)| tensor)
+    }
+
+    fn query(&self, recorder: &mut Recorder<'_>, launch: &Launch) -> Result<()> {
+        use query_backward::Push;
+        let Self { call, inputs, plan, outputs } = self;
+        let geometry = &call.geometry;
+        let push = Push {
+            queries: plan.plan.queries(),
+            sequences: plan.plan.sequences(),
+            table_width: plan.plan.table_width(),
+            page_size: narrow("page_size", geometry.page_size)?,
+            heads: narrow("heads", geometry.heads)?,
+            kv_heads: narrow("kv_heads", geometry.kv_heads)?,
+            scale: call.options.scale,
+            ..Push::default()
+        };
+        let bound = Bound::new(&inputs.history);
+        let statistics = (geometry.statistics_columns < 3).then_some(&outputs.statistics);
+        launch.record(recorder, |access| Push {
+            q_index: access.read(&inputs.q),
+            k_index: access.read(bound.k),
+            v_index: access.read(bound.v),
+            q_position_index: read(access, bound.q_position),
+            k_position_index: read(access, bound.k_position),
+            output_gradient_index: access.read(&inputs.output_gradient),
+            output_index: read(access, inputs.output.as_ref()),
+            metadata_index: access.read(&plan.metadata),
+            given_statistics_index: read(access, inputs.statistics.as_ref()),
+            statistics_index: write(access, statistics),
+            q_gradient_index: write(access, self.gradient(&[Gradient::Q])),
+            q_position_gradient_index: write(access, self.gradient(&[Gradient::QPosition])),
+            ..push
+        })
+    }
+
+    fn history(&self, recorder: &mut Recorder<'_>, launch: &Launch) -> Result<()> {
+        use history_backward::Push;
+        let Self { call, inputs, plan, outputs } = self;
+        let geometry = &call.geometry;
+        let push = Push {
+            queries: plan.plan.queries(),
+            sequences: plan.plan.sequences(),
+            table_width: plan.plan.table_width(),
+            page_size: narrow("page_size", geometry.page_size)?,
+            heads: narrow("heads", geometry.heads)?,
+            kv_heads: narrow("kv_heads", geometry.kv_heads)?,
+            scale: call.options.scale,
+            ..Push::default()
+        };
+        let bound = Bound::new(&inputs.history);
+        let pages = call.options.compact_history.then_some(&plan.active_pages);
+        launch.record(recorder, |access| Push {
+            q_index: access.read(&inputs.q),
+            k_index: access.read(bound.k),
+            v_index: access.read(bound.v),
+            q_position_index: read(access, bound.q_position),
+            k_position_index: read(access, bound.k_position),
+            output_gradient_index: access.read(&inputs.output_gradient),
+            metadata_index: access.read(&plan.metadata),
+            inverse_index: access.read(&plan.inverse),
+            statistics_index: access.read(&outputs.statistics),
+            pages_index: read(access, pages),
+            k_gradient_index: write(access, self.gradient(&[Gradient::K, Gradient::Latent])),
+            v_gradient_index: write(access, self.gradient(&[Gradient::V])),
+            k_position_gradient_index: write(access, self.gradient(&[Gradient::KPosition])),
+            ..push
+        })
+    }
+
+    fn clear(
+        &self,
+        recorder: &mut Recorder<'_>,
+        launch: &Launch,
+        gradient: Gradient,
+    ) -> Result<()> {
+        use clear_pages::Push;
+        let page = self.call.geometry.gradient_shape(gradient).into_iter().skip(1).product();
+        let page_words = narrow("elements of a page", page)?;
+        launch.record(recorder, |access| Push {
+            pages_index: access.read(&self.plan.inactive_pages),
+            target_index: write(access, self.gradient(&[gradient])),
+            page_words,
+            ..Push::default()
+        })
+    }
+}

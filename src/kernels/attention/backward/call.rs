@@ -1,0 +1,143 @@
+//! A checked call, and the launches that it comes to.
+
+use super::super::{BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan};
+use crate::error::{Error, Result};
+use crate::host::Dtype;
+use crate::kernels::index_range::narrow;
+use crate::kernels::{Launch, Target, expect_dtype, expect_tensor};
+use crate::manifest::{clear_pages, history_backward, query_backward};
+use crate::runtime::Tensor;
+
+/// One checked call.
+pub(super) struct Call {
+    pub(super) geometry: Geometry,
+    pub(super) options: Options,
+    gradients: Gradients,
+    given_output: bool,
+}
+
+/// What a launch is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Row statistics and query gradients.
+    Query,
+    /// Zeros for the pages that a compacted launch leaves out.
+    Clear(Gradient),
+    /// History gradients.
+    History,
+}
+
+impl Call {
+    pub(super) fn new(
+        inputs: &BackwardInputs<(&[usize], Dtype)>,
+        plan: &Plan,
+        options: &Options,
+    ) -> Result<Self> {
+        inputs.try_map(|name, (_, dtype)| expect_dtype(name, dtype, Dtype::F32))?;
+        let geometry = Geometry::of_backward(&inputs.map(|_, (shape, _)| shape))?;
+        options.check()?;
+        plan.check_call("paged-attention-backward", &geometry, options.causal)?;
+        let gradients = options.gradients.resolve(|g| g.exists(geometry.is_mla()))?;
+        let given_output = inputs.output.is_some();
+        Ok(Self { geometry, options: *options, gradients, given_output })
+    }
+
+    /// Whether the outputs are those of this call.
+    pub(super) fn check_outputs(&self, outputs: &BackwardOutputs<Tensor>) -> Result<()> {
+        let listed = outputs.gradients.iter().map(|&(g, _)| g).collect::<Vec<_>>();
+        if Gradients::only(&listed) != self.gradients {
+            return Err(Error::Parameter {
+                name: "gradients",
+                expected: format!("outputs for {:?}", self.gradients.iter().collect::<Vec<_>>()),
+                found: format!("{listed:?}"),
+            });
+        }
+        for (g, tensor) in &outputs.gradients {
+            let shape = self.geometry.gradient_shape(*g);
+            expect_tensor(g.output_name(), tensor, Dtype::F32, &shape)?;
+        }
+        let shape = self.geometry.statistics_shape();
+        expect_tensor("statistics", &outputs.statistics, Dtype::F32, &shape)
+    }
+
+    /// The launches in order. The query kernel has nothing to do when the statistics are complete and no gradient
+    /// of its own is asked for.
+    pub(super) fn launches(&self, plan: &Plan, target: Target) -> Result<Vec<(Step, Launch)>> {
+        let mut launches = Vec::new();
+        if self.geometry.statistics_columns < 3 || self.gradients.any_query() {
+            launches.push((Step::Query, self.query(target)?));
+        }
+        if !self.gradients.any_history() {
+            return Ok(launches);
+        }
+        if self.options.compact_history {
+            let history = self.gradients.iter().filter(|g| g.is_history());
+            launches.extend(history.map(|g| (Step::Clear(g), clear(plan, target))));
+        }
+        launches.push((Step::History, self.history(plan, target)?));
+        Ok(launches)
+    }
+
+    fn query(&self, target: Target) -> Result<Launch> {
+        let geometry = &self.geometry;
+        let constants = query_backward::Constants {
+            lanes: target.lanes,
+            key_dim: narrow("key_dim", geometry.key_dim)?,
+            value_dim: narrow("value_dim", geometry.value_dim)?,
+            position_dim: self.position_dim()?,
+            mla: geometry.is_mla(),
+            causal: self.options.causal,
+            given_columns: narrow("statistics columns", geometry.statistics_columns)?,
+            given_output: self.given_output,
+            need_q: self.gradients.contains(Gradient::Q),
+            need_q_position: self.gradients.contains(Gradient::QPosition),
+        };
+        Ok(Launch {
+            kernel: &query_backward::F32,
+            constants: constants.words(),
+            groups: [geometry.queries, geometry.heads],
+        })
+    }
+
+    fn history(&self, plan: &Plan, target: Target) -> Result<Launch> {
+        let (geometry, options) = (&self.geometry, &self.options);
+        let need = |g| self.gradients.contains(g);
+        let constants = history_backward::Constants {
+            lanes: target.lanes,
+            key_dim: narrow("key_dim", geometry.key_dim)?,
+            value_dim: narrow("value_dim", geometry.value_dim)?,
+            position_dim: self.position_dim()?,
+            mla: geometry.is_mla(),
+            causal: options.causal,
+            need_key: need(Gradient::K) || need(Gradient::Latent),
+            need_value: need(Gradient::V),
+            need_position: need(Gradient::KPosition),
+            prune_queries: options.prune_queries,
+            cache_history: options.cache_history,
+            compact_history: options.compact_history,
+            query_block_rows: plan.query_block_rows(),
+        };
+        let slots = match options.compact_history {
+            true => plan.active_pages().len() * geometry.page_size,
+            false => geometry.slots(),
+        };
+        Ok(Launch {
+            kernel: &history_backward::F32,
+            constants: constants.words(),
+            groups: [slots, geometry.kv_heads],
+        })
+    }
+
+    /// Without positions the kernels still need a legal array size.
+    fn position_dim(&self) -> Result<u32> {
+        narrow("position_dim", self.geometry.position_dim.max(1))
+    }
+}
+
+fn clear(plan: &Plan, target: Target) -> Launch {
+    Launch {
+        kernel: &clear_pages::F32,
+        constants: clear_pages::Constants { lanes: target.lanes }.words(),
+        groups: [plan.inactive_pages().len(), 1],
+    }
+}

@@ -1,0 +1,138 @@
+//! The attention backward: the query kernel (row statistics, query gradients), then the history kernel.
+
+mod bind;
+mod call;
+
+use bind::Binding;
+use call::Call;
+
+use super::{BackwardInputs, BackwardOutputs, Geometry, Options, Plan, Schedule};
+use crate::error::Result;
+use crate::host::{Dtype, HostTensor};
+use crate::kernels::{Launch, Run, Target};
+use crate::runtime::{Recorder, Runtime, Tensor};
+
+/// A [`Plan`] with its words on the device: uploaded once, used by any number of calls.
+#[derive(Debug, Clone)]
+pub struct DevicePlan {
+    plan: Plan,
+    metadata: Tensor,
+    inverse: Tensor,
+    active_pages: Tensor,
+    inactive_pages: Tensor,
+}
+
+impl DevicePlan {
+    /// Uploads the plan's words.
+    ///
+    /// # Errors
+    /// What allocation and transfer report.
+    pub fn upload(runtime: &Runtime, plan: Plan) -> Result<Self> {
+        let words =
+            |name, words: &[u32]| runtime.upload(name, &HostTensor::from_words(words.to_vec()));
+        Ok(Self {
+            metadata: words("metadata", plan.metadata())?,
+            inverse: words("inverse", plan.inverse())?,
+            active_pages: words("active_pages", plan.active_pages())?,
+            inactive_pages: words("inactive_pages", plan.inactive_pages())?,
+            plan,
+        })
+    }
+
+    /// The plan that was uploaded.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+/// Plans, uploads, runs and downloads: all from host arrays to host arrays.
+///
+/// # Errors
+/// A schedule, shape, element type or option that does not fit, before any device work; then
+/// whatever transfers and the device report.
+pub fn run(
+    runtime: &Runtime,
+    inputs: &BackwardInputs<HostTensor>,
+    schedule: &Schedule,
+    options: &Options,
+) -> Result<Run<BackwardOutputs<HostTensor>>> {
+    let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
+    let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
+    Call::new(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), &plan, options)?;
+    let plan = DevicePlan::upload(runtime, plan)?;
+    let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
+    let outputs = allocate(runtime, &inputs, options)?;
+    let mut recorder = runtime.recorder()?;
+    record(&mut recorder, &inputs, &plan, options, &outputs)?;
+    let submission = recorder.submit()?;
+    submission.wait()?;
+    let gradients = outputs.gradients.iter().map(|(g, t)| Ok((*g, runtime.download(t)?)));
+    Ok(Run {
+        outputs: BackwardOutputs {
+            gradients: gradients.collect::<Result<_>>()?,
+            statistics: runtime.download(&outputs.statistics)?,
+        },
+        timings: submission.timings()?,
+    })
+}
+
+/// Device memory, with undefined contents, for the gradients asked for and for the statistics.
+/// Complete statistics among the inputs serve as the output's.
+///
+/// # Errors
+/// Shapes or gradients that do not fit; what allocation reports.
+pub fn allocate(
+    runtime: &Runtime,
+    inputs: &BackwardInputs<Tensor>,
+    options: &Options,
+) -> Result<BackwardOutputs<Tensor>> {
+    let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
+    let tensor = |name, shape: &[usize]| runtime.tensor(name, Dtype::F32, shape);
+    let gradients = options.gradients.resolve(|g| g.exists(geometry.is_mla()))?;
+    let gradients =
+        gradients.iter().map(|g| Ok((g, tensor(g.output_name(), &geometry.gradient_shape(g))?)));
+    Ok(BackwardOutputs {
+        gradients: gradients.collect::<Result<_>>()?,
+        statistics: match &inputs.statistics {
+            Some(complete) if geometry.statistics_columns == 3 => complete.clone(),
+            _ => tensor("statistics", &geometry.statistics_shape())?,
+        },
+    })
+}
+
+/// Records the kernels that the gradients asked for need. Without a query gradient and with complete
+/// statistics given, that is the history kernel alone; without a history gradient, the query kernel alone.
+/// Every element of every output is written.
+///
+/// # Errors
+/// A shape, element type or option that does not fit, before anything is recorded; then whatever
+/// allocation and pipeline creation report.
+pub fn record(
+    recorder: &mut Recorder<'_>,
+    inputs: &BackwardInputs<Tensor>,
+    plan: &DevicePlan,
+    options: &Options,
+    outputs: &BackwardOutputs<Tensor>,
+) -> Result<()> {
+    let call = Call::new(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), &plan.plan, options)?;
+    call.check_outputs(outputs)?;
+    let binding = Binding { call: &call, inputs, plan, outputs };
+    for (step, launch) in call.launches(&plan.plan, Target::of(recorder.runtime()))? {
+        binding.record(recorder, step, &launch)?;
+    }
+    Ok(())
+}
+
+/// What a call launches, in order, without a device: `inputs` are the arrays' shapes and element types.
+///
+/// # Errors
+/// As [`record`], but for what the device reports.
+pub fn launches(
+    inputs: &BackwardInputs<(&[usize], Dtype)>,
+    plan: &Plan,
+    options: &Options,
+    target: Target,
+) -> Result<Vec<Launch>> {
+    let launches = Call::new(inputs, plan, options)?.launches(plan, target)?;
+    Ok(launches.into_iter().map(|(_, launch)| launch).collect())
+}
