@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         gpu::trial("golden_files", golden_files),
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
-        gpu::trial("samples_run", samples_run),
+        gpu::trial("fresh_processes_share_bits", fresh_processes_share_bits),
     ])
 }
 
@@ -77,13 +77,19 @@ fn checks_pass(_: &Runtime) {
     device("check paged-attention").failed(2, &["paged-attention", "paged-attention-backward"]);
 }
 
-fn samples_run(_: &Runtime) {
-    for (command, sizes) in [
-        ("mamba3-preprocess-backward", ""),
-        ("paged-attention-backward", ""),
-        ("history-backward", "--mla"),
+/// Every process gives the same bits, under every setting of the history kernel.
+fn fresh_processes_share_bits(_: &Runtime) {
+    for (command, sizes, settings) in [
+        ("mamba3-preprocess-backward", "", ["", ""]),
+        ("paged-attention-backward", "", ["", " --cache-history --compact-history"]),
+        ("history-backward", "--mla", ["", " --no-prune-queries --query-block-rows 3"]),
     ] {
         let folder = Folder::sample(command, sizes);
-        json(&format!("{command} -i {} -o {}", folder.at("in"), folder.at("out")));
+        let archives = settings.map(|setting| {
+            let out = folder.at("out.npz");
+            json(&format!("{command} -i {} -o {out}{setting}", folder.at("in")));
+            std::fs::read(out).unwrap()
+        });
+        assert!(archives[0] == archives[1], "{command}");
     }
 }
