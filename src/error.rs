@@ -23,7 +23,7 @@ pub enum Error {
         why: &'static str,
     },
     /// An array has another shape than the other arrays and the parameters ask for.
-    #[error("array `{array}`: expected shape {expected}, found {found:?}")]
+    #[error("array `{array}`: expected {expected}, found shape {found:?}")]
     Shape {
         /// The array's name.
         array: &'static str,

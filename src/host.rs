@@ -166,7 +166,10 @@ fn check_len(shape: &[usize], found: usize) -> Result<()> {
     }
     Err(Error::Shape {
         array: "(data)",
-        expected: format!("{shape:?}, {expected:?} elements"),
+        expected: match expected {
+            Some(n) => format!("{shape:?}, that is {n} elements"),
+            None => format!("{shape:?}, more elements than there can be"),
+        },
         found: vec![found],
     })
 }

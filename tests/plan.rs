@@ -391,21 +391,21 @@ fn positions_out_of_range_are_rejected() {
 fn sizes_that_disagree_are_rejected() {
     rejects(
         |schedule, _| schedule.block_table.truncate(3),
-        "array `block_table`: expected shape the 2 · 2 entries of [sequences, table_width], \
-         found [3]",
+        "array `block_table`: expected the 2 · 2 entries of [sequences, table_width], \
+         found shape [3]",
     );
     rejects(
         |schedule, _| schedule.sequence_ids.truncate(3),
-        "array `sequence_ids`: expected shape [4], one entry a row of `q`, found [3]",
+        "array `sequence_ids`: expected [4], one entry a row of `q`, found shape [3]",
     );
     rejects(
         |schedule, _| schedule.positions.as_mut().unwrap().push(0),
-        "array `positions`: expected shape [4], one entry a row of `q`, found [5]",
+        "array `positions`: expected [4], one entry a row of `q`, found shape [5]",
     );
     rejects(
         |schedule, _| schedule.table_width = usize::MAX,
-        "array `block_table`: expected shape the 2 · 18446744073709551615 entries of \
-         [sequences, table_width], found [4]",
+        "array `block_table`: expected the 2 · 18446744073709551615 entries of \
+         [sequences, table_width], found shape [4]",
     );
 }
 
@@ -462,7 +462,7 @@ fn a_call_must_fit_the_plan() {
     let other = Geometry { pages: 4, ..geometry };
     let error = plan.check_call("test", &other, true).unwrap_err();
     let message =
-        "array `plan`: expected shape [queries, pages, page_size] = [4, 4, 4], found [4, 3, 4]";
+        "array `plan`: expected [queries, pages, page_size] = [4, 4, 4], found shape [4, 3, 4]";
     assert_eq!(error.to_string(), message);
 
     schedule.positions = None;

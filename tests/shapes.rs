@@ -105,7 +105,7 @@ fn refused(mut shapes: Shapes, array: &str, shape: &[usize], message: &str) {
 #[test]
 fn attention_shapes_that_disagree_are_refused() {
     let disagree = |shapes: Shapes, array: &str, shape: &[usize], expected: &str| {
-        let message = format!("array `{array}`: expected shape {expected}, found {shape:?}");
+        let message = format!("array `{array}`: expected {expected}, found shape {shape:?}");
         refused(shapes, array, shape, &message);
     };
     disagree(separate(), "q", &[5, 6], "[queries, heads, key_dim]");
@@ -184,7 +184,7 @@ fn forward_sizes_are_those_of_the_backward() {
     }
     let forward = attention::ForwardInputs { q: vec![5, 6, 9], history: separate().history };
     let found = attention::Geometry::of_forward(&forward.as_ref().map(|_, s| s.as_slice()));
-    let message = "array `k`: expected shape [7, 4, 2, 9], found [7, 4, 2, 8]";
+    let message = "array `k`: expected [7, 4, 2, 9], found shape [7, 4, 2, 8]";
     assert_eq!(found.unwrap_err().to_string(), message);
 }
 
@@ -280,7 +280,7 @@ fn preprocess_shapes_that_disagree_are_refused() {
     let refused = |array: &str, shape: &[usize], expected: &str| {
         let shapes = sizes().backward_inputs();
         let shapes = shapes.map(|name, own| if name == array { shape.to_vec() } else { own });
-        let message = format!("array `{array}`: expected shape {expected}, found {shape:?}");
+        let message = format!("array `{array}`: expected {expected}, found shape {shape:?}");
         assert_eq!(infer_mamba(&shapes).unwrap_err().to_string(), message);
     };
     refused("projected", &[], "[…rows, projected_width]");
@@ -306,7 +306,7 @@ fn preprocess_shapes_that_disagree_are_refused() {
     // Which of the sizes is wrong cannot be known: the message tells them all.
     let mut shapes = sizes().backward_inputs();
     shapes.dt_bias = vec![6];
-    let message = format!("array `projected`: expected shape {}, found [2, 3, 61]", asked(58, 6));
+    let message = format!("array `projected`: expected {}, found shape [2, 3, 61]", asked(58, 6));
     assert_eq!(infer_mamba(&shapes).unwrap_err().to_string(), message);
 }
 
@@ -318,8 +318,8 @@ fn forward_widths_are_checked() {
         preprocess::Geometry::of_forward(&shapes, &widths)
     };
     assert_eq!(infer(&[2, 3, 61], 4).unwrap(), sizes());
-    let message = "array `projected`: expected shape [2, 3, 63], as inner_size 5, bc_rows 3, \
-                   state_size 5, heads 7 and rope_angles 2 ask for, found [2, 3, 61]";
+    let message = "array `projected`: expected [2, 3, 63], as inner_size 5, bc_rows 3, \
+                   state_size 5, heads 7 and rope_angles 2 ask for, found shape [2, 3, 61]";
     assert_eq!(infer(&[2, 3, 61], 5).unwrap_err().to_string(), message);
     assert!(infer(&[], 4).is_err());
     assert!(matches!(infer(&[2, 3, 61], usize::MAX), Err(Error::TooLarge { .. })));

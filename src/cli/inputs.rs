@@ -75,7 +75,7 @@ impl Inputs {
         let Some(entry) = self.catalog.get(name) else { return Err(self.missing(name, known)) };
         let (shape, values) = entry.integers().map_err(|error| fault(name, entry, error))?;
         if shape.len() != axes.split(',').count() {
-            let message = format!("array `{name}`: expected shape {axes}, found {shape:?}");
+            let message = format!("array `{name}`: expected {axes}, found shape {shape:?}");
             return Err(Failure::input("shape", message));
         }
         Ok((shape, values))

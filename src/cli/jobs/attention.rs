@@ -136,7 +136,7 @@ fn schedule(found: &Inputs, causal: bool, known: &[&str]) -> Result<Schedule> {
     };
     if table[0] != sequence_lengths.len() {
         let message = format!(
-            "array `block_table`: expected shape [{}, table_width] as `sequence_lengths` has {0} sequences, found {table:?}",
+            "array `block_table`: expected [{}, table_width] as `sequence_lengths` has {0} sequences, found shape {table:?}",
             sequence_lengths.len()
         );
         return Err(Failure::input("shape", message));
