@@ -68,6 +68,7 @@ fn one_line(error: &clap::Error) -> String {
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .filter(|line| !line.is_empty())
         .collect::<Vec<_>>();
-    let message = lines.join("; ");
+    // What follows a colon is a list of its own.
+    let message = lines.join("; ").replace(":; ", ": ");
     format!("{} (see --help)", message.strip_prefix("error: ").unwrap_or(&message))
 }

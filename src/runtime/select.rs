@@ -120,7 +120,7 @@ fn one(devices: &[DeviceInfo], asked: &str, fits: impl Fn(&DeviceInfo) -> bool) 
             asked: Some(asked.into()),
             rejected: devices
                 .iter()
-                .map(|d| Rejected { device: label(d), reason: "does not fit".into() })
+                .map(|d| Rejected { device: label(d), reason: "does not match".into() })
                 .collect(),
         }),
         [_] => Err(Error::NoDevice { asked: Some(asked.into()), rejected: reasons(devices, fits) }),
@@ -130,7 +130,7 @@ fn one(devices: &[DeviceInfo], asked: &str, fits: impl Fn(&DeviceInfo) -> bool) 
                 .iter()
                 .map(|(_, d)| Rejected {
                     device: label(d),
-                    reason: "one of several that fit; give its index or UUID".into(),
+                    reason: "one of several that match; give its index or UUID".into(),
                 })
                 .collect(),
         }),

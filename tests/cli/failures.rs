@@ -158,6 +158,9 @@ fn files_that_lie_are_refused() {
     let case = Case::attention();
     case.folder.write("in/q.npy", b"hello");
     case.refused("", &["`q`", "not a valid .npy"]);
+    let case = Case::attention();
+    case.folder.write("in/q.npy", b"PK\x03\x04\0\0\0\0");
+    case.refused("", &["`q`", ".npz archive", "--input"]);
 }
 
 #[test]

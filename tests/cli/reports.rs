@@ -74,6 +74,7 @@ fn help_and_version_need_nothing() {
     }
     run([""; 0]).failed(2, &["subcommand"]);
     run(["sample"]).failed(2, &["subcommand"]);
+    run(["history-backward"]).failed(2, &["were not provided: --output <PATH> (see --help)"]);
 }
 
 #[test]

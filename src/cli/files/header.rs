@@ -6,6 +6,8 @@ use super::FileError;
 use super::descr::Descr;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// How archives begin.
+const ARCHIVE_MAGIC: &[u8] = b"PK\x03\x04";
 /// Headers have three short entries; NumPy itself refuses more than 10,000 bytes.
 const MAX_TEXT: usize = 1 << 16;
 /// Most axes of an array; NumPy allows 64.
@@ -30,6 +32,10 @@ impl Header {
         let mut start = [0; 8];
         fill(reader, &mut start, "its first 8 bytes")?;
         let [magic @ .., major, minor] = start;
+        if magic.starts_with(ARCHIVE_MAGIC) {
+            let message = "it is a .npz archive; a whole one can be given with --input";
+            return Err(FileError::Header(message.into()));
+        }
         if magic != *MAGIC {
             return Err(FileError::Header("it does not begin with \\x93NUMPY".into()));
         }

@@ -64,8 +64,8 @@ pub(crate) enum FileError {
     /// The archive is broken, or uses what is not supported.
     #[error("not a readable .npz archive: {0}")]
     Archive(String),
-    /// What results should go to is a file.
-    #[error("--output: expected a folder or a path that ends in .npz, found the file `{}`", .0.display())]
+    /// What results should go to is a file, or called like one.
+    #[error("--output: expected a folder or a path that ends in .npz, found `{}`", .0.display())]
     Target(PathBuf),
 }
 

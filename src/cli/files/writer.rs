@@ -137,10 +137,11 @@ impl OutputArray {
 }
 
 impl Target {
-    /// A folder, unless `path` ends in `.npz` and is no folder.
+    /// A folder, unless `path` ends in `.npz` and is no folder. A new folder cannot be called like a single array.
     pub(crate) fn resolve(path: &Path) -> Result<Self, FileError> {
-        let archive = path.extension().is_some_and(|extension| extension == "npz");
-        if path.is_dir() || !archive && !path.exists() {
+        let ends_in = |what| path.extension().is_some_and(|extension| extension == what);
+        let archive = ends_in("npz");
+        if path.is_dir() || !archive && !ends_in("npy") && !path.exists() {
             Ok(Self::Folder(path.into()))
         } else if archive {
             Ok(Self::Archive(path.into()))

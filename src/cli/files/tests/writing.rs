@@ -127,6 +127,7 @@ fn a_file_is_no_folder() {
     let folder = Folder::new();
     let path = folder.file("x.bin", b"");
     assert!(Target::resolve(&path).unwrap_err().to_string().contains("x.bin"));
+    assert!(Target::resolve(&folder.0.join("y.npy")).is_err());
     assert_eq!(
         Target::resolve(&folder.0.join("y.npz")).unwrap(),
         Target::Archive(folder.0.join("y.npz"))
