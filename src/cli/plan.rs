@@ -60,7 +60,7 @@ fn attention(job: &AttentionJob) -> Result<Outline> {
         ("position_dim", g.position_dim),
         ("page_size", g.page_size),
         ("pages", g.pages),
-        ("active pages", plan.active_pages().len()),
+        ("active_pages", plan.active_pages().len()),
         ("sequences", job.schedule.sequence_lengths.len()),
     ];
     let shapes = job.inputs.as_ref().map(|_, tensor| (tensor.shape(), tensor.dtype()));

@@ -1,8 +1,12 @@
 //! What is said besides the results: errors, notes and the library's log, all on standard error.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 use super::args::GlobalArgs;
 
@@ -40,8 +44,7 @@ impl Talk {
         let log = tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(io::stderr)
-            .without_time()
-            .with_target(false);
+            .event_format(Labelled);
         // Fails when there is a log already, which is as good.
         let _ = log.try_init();
     }
@@ -63,6 +66,33 @@ impl Talk {
         if self.verbose > 0 {
             say("note", message);
         }
+    }
+}
+
+/// Events of the library in the form of everything else that is said: `warning: …`.
+struct Labelled;
+
+impl<S, N> FormatEvent<S, N> for Labelled
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> fmt::Result {
+        let label = match *event.metadata().level() {
+            tracing::Level::ERROR => "error",
+            tracing::Level::WARN => "warning",
+            tracing::Level::INFO => "info",
+            tracing::Level::DEBUG => "debug",
+            tracing::Level::TRACE => "trace",
+        };
+        write!(writer, "{label}: ")?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
     }
 }
 
