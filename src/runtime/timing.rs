@@ -12,7 +12,8 @@ use crate::error::Result;
 pub struct Timing {
     /// The kernel's name; `fill` or `copy` for those.
     pub kernel: &'static str,
-    /// From the end of the command before to its own end.
+    /// From the end of the command before to its own end. Software drivers compile a kernel when it first runs, and that
+    /// counts here too.
     pub gpu: Duration,
 }
 

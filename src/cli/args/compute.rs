@@ -13,6 +13,14 @@ Arrays (float32; any number of leading axes may stand for rows):
   out  projected_gradient [rows, projected_width], dt_bias_partial [rows, heads], dt_bias_gradient [heads]
   0-d arrays epsilon, dt_min, dt_max and a_floor set those parameters; a flag overrides them.
 
+A row of projected holds z | x | B | C | dd_dt | dd_A | trap | angle, whose widths are inner_size, inner_size,
+bc_rows * state_size (twice), heads (three times) and rope_angles. The forward whose gradients these are:
+  z, x, trap, angle  as they are
+  bh, ch             B and C, each state row v as v / sqrt(mean(v^2) + epsilon)
+  dt                 clamp(softplus(dd_dt + dt_bias), dt_min, dt_max)
+  adt                -dt * max(h, a_floor), with h = 1 + dd_A where dd_A >= 0, else 1 / (1 - dd_A)
+dt_bias_partial is the gradient of dt_bias row by row; dt_bias_gradient is its sum over the rows.
+
 Example:
   backslang mamba3-preprocess-backward -i inputs --in dt_bias=bias.npy -o gradients --dt-max 0.2";
 
@@ -28,11 +36,20 @@ Arrays (float32; index arrays of any integer type):
   out  a NAME_gradient like NAME for each gradient; statistics with --save-statistics
   0-d arrays scale and causal set those parameters; a flag overrides them.
 
+Token t of sequence s lies in page block_table[s, t / page_size], slot t % page_size; pages may be shared, and entries
+beyond a sequence's length are ignored. Row i belongs to sequence s = sequence_ids[i] and sees the tokens
+t < sequence_lengths[s] with t <= positions[i] (counted from 0). Its head h reads key/value head
+h / (heads / kv_heads). The forward whose gradients these are:
+  score   scale * (q . k), MLA scale * (q . latent + q_position . k_position)
+  output  sum of softmax(score) * v, MLA of softmax(score) * latent, so that value_dim = key_dim
+Statistics a row and head: the largest score; the sum of exp(score - maximum); the sum of output * output_gradient.
+They are used as given; a log-sum-exp serves as the pair (lse, 1).
+
 Example:
   backslang paged-attention-backward -i inputs.npz -o gradients --gradients q,k --scale 0.125";
 
 pub(super) const HISTORY_ARRAYS: &str = "\
-Arrays: as for paged-attention-backward. Without `statistics` they are computed first.
+Arrays: as for paged-attention-backward (see its --help). Without `statistics` they are computed first.
 
 Example:
   backslang history-backward -i inputs -i saved.npz -o gradients.npz --compact-history";

@@ -1,4 +1,18 @@
 //! Paged attention over a KV cache in physical pages: grouped-query attention (MHA, GQA, MQA) and MLA.
+//!
+//! Token `t` of sequence `s` lies in page `block_table[s, t / page_size]`, slot `t % page_size`; pages may be shared.
+//! Query row `i` belongs to sequence `s = sequence_ids[i]` and sees the tokens `t < sequence_lengths[s]` with, if causal,
+//! `t ≤ positions[i]`. Its head `h` reads key/value head `h / (heads / kv_heads)`. Over the visible tokens:
+//!
+//! - `score = scale · (q·k)`, for MLA `scale · (q·latent + q_position·k_position)`,
+//! - `p = exp(score − maximum) / denominator`, where `maximum` is the largest score and `denominator = Σ exp(score − maximum)`,
+//! - `output = Σ p·v`, for MLA `Σ p·latent`, so that `value_dim = key_dim`,
+//! - `delta = Σ output·output_gradient`: with the maximum and the denominator, the statistics of a row and head.
+//!
+//! A row that sees nothing has an output, statistics and gradients of zero. Given statistics are used as they are: a
+//! log-sum-exp serves as the pair `(lse, 1)`.
+//!
+//! [`backward::run`] goes from host arrays to host arrays. See [`backward`] for tensors that stay on the device.
 
 use std::convert::Infallible;
 
@@ -202,7 +216,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults of the specification: causal, all gradients, pruned, not cached, not compacted.
+    /// The defaults: causal, all gradients, pruned, not cached, not compacted, blocks of 32 rows.
     pub fn new(scale: f32) -> Self {
         Self {
             causal: true,

@@ -111,16 +111,16 @@ pub struct Widths {
     pub rope_angles: usize,
 }
 
-/// The scalar parameters of the preprocess, with the defaults of the specification.
+/// The scalar parameters of the preprocess; the defaults are those of the fields.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameters {
-    /// Added to the mean square before the root; > 0.
+    /// Added to the mean square before the root; > 0 (1e-5).
     pub epsilon: f32,
-    /// Lower clamp of dt; 0 ≤ dt_min ≤ dt_max.
+    /// Lower clamp of dt; 0 ≤ dt_min ≤ dt_max (0.001).
     pub dt_min: f32,
-    /// Upper clamp of dt; may be infinite.
+    /// Upper clamp of dt; may be infinite (0.1).
     pub dt_max: f32,
-    /// Least magnitude of the decay; ≥ 0.
+    /// Least magnitude of the decay; ≥ 0 (1e-4).
     pub a_floor: f32,
 }
 

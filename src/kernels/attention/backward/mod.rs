@@ -1,4 +1,39 @@
 //! The attention backward: the query kernel (row statistics, query gradients), then the history kernel.
+//!
+//! [`run`] does all at once. To keep tensors on the device, to reuse a plan, or to put more kernels into a submission:
+//!
+//! ```no_run
+//! use backslang::kernels::attention::backward::{self, DevicePlan};
+//! use backslang::kernels::attention::{BackwardInputs, Geometry, Options, Plan, Schedule};
+//! use backslang::runtime::Runtime;
+//! use backslang::{HostTensor, Result};
+//!
+//! fn gradients(
+//!     runtime: &Runtime,
+//!     inputs: &BackwardInputs<HostTensor>,
+//!     schedule: &Schedule,
+//!     options: &Options,
+//! ) -> Result<()> {
+//!     let inputs = inputs.as_ref().try_map(|name, tensor| runtime.upload(name, tensor))?;
+//!     // Once a schedule; serves any number of calls.
+//!     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
+//!     let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
+//!     let plan = DevicePlan::upload(runtime, plan)?;
+//!
+//!     let outputs = backward::allocate(runtime, &inputs, options)?;
+//!     let mut recorder = runtime.recorder()?;
+//!     backward::record(&mut recorder, &inputs, &plan, options, &outputs)?;
+//!     // Other kernels can follow here, such as `mamba3::preprocess_backward::record`.
+//!     let submission = recorder.submit()?;
+//!     for timing in submission.timings()? {
+//!         println!("{}: {:?}", timing.kernel, timing.gpu);
+//!     }
+//!     for (gradient, tensor) in &outputs.gradients {
+//!         println!("{}: {:?}", gradient.output_name(), runtime.download(tensor)?.as_f32());
+//!     }
+//!     Ok(())
+//! }
+//! ```
 
 mod bind;
 mod call;
