@@ -268,7 +268,7 @@ fn history_settings_share_bits(runtime: &Runtime) {
                 &format!("{name}: {options:?}"),
             );
         }
-        for query_block_rows in [1, 7, 1000] {
+        for query_block_rows in [1, 7, 1000, u32::MAX] {
             problem.options = Options { prune_queries: true, query_block_rows, ..problem.options };
             assert_same(
                 &run_poisoned(runtime, &problem),

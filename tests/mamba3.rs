@@ -23,6 +23,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("repeats_share_bits", repeats_share_bits),
         gpu::trial("softplus_tails", softplus_tails),
         gpu::trial("dt_clamp", dt_clamp),
+        gpu::trial("products_that_overflow_on_the_way", products_that_overflow_on_the_way),
         gpu::trial("zero_state_row", zero_state_row),
         gpu::trial("huge_state_row", huge_state_row),
         gpu::trial("state_rows_are_separate", state_rows_are_separate),
@@ -250,6 +251,26 @@ fn dt_clamp(runtime: &Runtime) {
         ] {
             let found = gradient(&inputs, &Parameters { dt_min, dt_max, ..Parameters::default() });
             assert_eq!(found.as_f32().unwrap()[head] != 0.0, passes, "{s} in [{dt_min}, {dt_max}]");
+        }
+    }
+}
+
+/// From finite inputs no NaN, and no infinity where the gradient itself is finite.
+fn products_that_overflow_on_the_way(runtime: &Runtime) {
+    let narrow = Parameters { dt_min: 1e-3, dt_max: 0.1, a_floor: 10.0, ..Parameters::default() };
+    let wide = Parameters { dt_min: 0.0, dt_max: f32::INFINITY, ..Parameters::default() };
+    for parameters in [narrow, wide] {
+        for a in [3e38, -3.0, -1e6] {
+            let mut inputs = scalars(&[-60.0, -20.0, -3.0, 5.0, 3e37], a);
+            filled(&mut inputs, 1.0, 50.0);
+            let found = run_poisoned(runtime, &inputs, &parameters).projected_gradient.to_f64();
+            let inputs = inputs.as_ref().map(|_, t| t.to_f64());
+            let expected = reference::mamba3::preprocess_backward(&inputs, &parameters).unwrap();
+            for (found, expected) in found.iter().zip(&expected.projected_gradient) {
+                let overflows = expected.abs() > f64::from(f32::MAX);
+                let close = (found - expected).abs() <= 1e-6 * expected.abs() + 1e-37;
+                assert!(close || overflows && found.is_infinite(), "{a}: {found}, not {expected}");
+            }
         }
     }
 }
