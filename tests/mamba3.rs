@@ -135,6 +135,9 @@ fn sizes_at_the_edges(runtime: &Runtime) {
         geometry(2, 1543, 1, 300, 70, 1),
         geometry(300, 4, 1, 3, 5, 1),
         geometry(4, 3, 2, 0, 2, 2),
+        // Empty beside huge: nothing to do, and not to be counted through.
+        geometry(u32::MAX as usize, 0, 0, 0, 0, 0),
+        geometry(3, 5, u32::MAX as usize, 0, 2, 2),
     ] {
         check(runtime, &random::mamba3(&sizes, 5), &Parameters::default(), &format!("{sizes:?}"));
     }

@@ -354,6 +354,18 @@ fn lengths_out_of_range_are_rejected() {
 }
 
 #[test]
+fn pages_without_elements_take_no_words() {
+    let (mut schedule, mut geometry) = small();
+    (geometry.heads, geometry.kv_heads) = (0, 0);
+    (geometry.pages, geometry.page_size) = (u32::MAX as usize, 1);
+    schedule.block_table.fill((u32::MAX - 1).into());
+    schedule.sequence_lengths = vec![2, 1];
+    let plan = Plan::new(&schedule, &geometry, 32).unwrap();
+    assert!(plan.inverse().len() < 32, "{}", plan.inverse().len());
+    assert!(plan.active_pages().is_empty() && plan.inactive_pages().is_empty());
+}
+
+#[test]
 fn sequence_ids_out_of_range_are_rejected() {
     for value in [-1, 2, 0xFFFF_FFFF, 1 << 32] {
         rejects(
@@ -437,7 +449,8 @@ fn sizes_beyond_the_index_type_are_rejected_before_anything_is_allocated() {
     );
     rejects(
         |schedule, g| {
-            (g.pages, g.page_size, g.heads, g.kv_heads) = (u32::MAX as usize, 1, 0, 0);
+            (g.pages, g.page_size) = (u32::MAX as usize, 1);
+            (g.heads, g.kv_heads, g.key_dim, g.value_dim) = (1, 1, 1, 1);
             schedule.sequence_lengths = vec![2, 1];
         },
         &too_large("words of the plan's inverse", u128::from(u32::MAX) + 4 + 6 + 8 + 2 + 4 + 2),

@@ -338,6 +338,9 @@ fn preprocess_sizes_beyond_the_index_type_are_refused() {
     assert!(matches!(error, Error::TooLarge { what: "rows", .. }));
     let error = infer(vec![0], 1 << 31);
     assert!(matches!(error, Error::TooLarge { what: "columns of `projected`", .. }));
+    let sizes = preprocess::Geometry { bc_rows: 1 << 33, state_size: 0, ..sizes() };
+    let error = infer_mamba(&sizes.backward_inputs()).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { what: "bc_rows", .. }));
     let message = "elements of `projected` (rows · projected_width): 4294967297 does not fit \
                    the kernels' 32-bit indices (at most 4294967295)";
     // 641 · 6700417 = 2^32 + 1.

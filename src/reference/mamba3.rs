@@ -24,7 +24,7 @@ pub fn preprocess(
     let inputs = inputs.as_ref().map(|_, a| row_major(a));
     let scalars = Scalars::new(parameters);
     let mut outputs = ForwardOutputs::<Vec<f64>>::default();
-    for row in 0..geometry.rows {
+    for row in 0..geometry.filled_rows() {
         let packed = row_of(&inputs.projected, geometry.rows, row);
         let token = geometry.slices().map(|_, range| &packed[range]);
         outputs.z.extend_from_slice(token.z);
@@ -69,7 +69,7 @@ pub fn preprocess_backward(
         dt_bias_partial: vec![0.0; rows * heads],
         dt_bias_gradient: vec![0.0; heads],
     };
-    for row in 0..rows {
+    for row in 0..geometry.filled_rows() {
         let inputs = inputs.as_ref().map(|name, data| match name {
             "dt_bias" => &data[..],
             _ => row_of(data, rows, row),

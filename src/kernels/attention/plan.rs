@@ -26,6 +26,8 @@ use crate::kernels::index_range::fits;
 /// | largest position of the sequence, 0 without rows | `[sequences]` |
 /// | sequence → its first block of `query_block_rows` rows | `[sequences + 1]` |
 /// | largest position of each block | `[blocks]` |
+///
+/// A cache without key/value heads has nothing in its pages; here it then has no pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     metadata: Vec<u32>,
@@ -175,16 +177,19 @@ impl Inverse {
         query_block_rows: u32,
     ) -> Result<Self> {
         let sequences = arrays.lengths.len();
-        let used = used_pages(arrays, geometry.page_size, table_width);
+        // A page without elements needs no owner; such pages may be many more than memory holds.
+        let (pages, linked) =
+            if geometry.kv_heads == 0 { (0, 0) } else { (geometry.pages, sequences) };
+        let used = used_pages(arrays, geometry.page_size, table_width).take(linked);
         let row_offsets = offsets(sequences, arrays.sequence_ids.iter().copied());
         let block_offsets = block_offsets(&row_offsets, query_block_rows);
         let blocks = block_offsets.last().copied().unwrap_or(0);
-        let fixed = 3 + geometry.pages as u128 + 1 + 4 * sequences as u128 + 2;
+        let fixed = 3 + pages as u128 + 1 + 4 * sequences as u128 + 2;
         let linked = used.clone().map(|pages| 2 * pages.len() as u128).sum::<u128>();
         let words = fixed + linked + geometry.queries as u128 + u128::from(blocks);
         // Checked before anything of the size of the cache is allocated.
         fits("words of the plan's inverse", words)?;
-        let link_offsets = offsets(geometry.pages, used.clone().flatten().copied());
+        let link_offsets = offsets(pages, used.clone().flatten().copied());
         let row_ids = stable_by(&arrays.sequence_ids, &row_offsets);
         Ok(Self {
             links: links(used, &link_offsets),

@@ -226,6 +226,16 @@ impl Geometry {
         widths.named().fold(0, |total, (_, &width)| total.saturating_add(width))
     }
 
+    /// The rows that have anything to compute: none where they have no columns, however many there are.
+    pub(crate) fn filled_rows(&self) -> usize {
+        if self.projected_width() == 0 { 0 } else { self.rows }
+    }
+
+    /// The state rows of B and of C a token that have elements: none where they have no width.
+    pub(crate) fn filled_bc_rows(&self) -> usize {
+        if self.state_size == 0 { 0 } else { self.bc_rows }
+    }
+
     /// Where the slices lie in a packed projection row.
     pub fn slices(&self) -> Slices<Range<usize>> {
         let mut begin = 0usize;
@@ -291,6 +301,9 @@ impl Geometry {
         let rows = rows as usize;
         let geometry = Self { leading, rows, inner_size, bc_rows, state_size, heads, rope_angles };
         let width = geometry.projected_width();
+        // The axes first: beside an axis of 0, any other may be huge.
+        fits("bc_rows", bc_rows as u128)?;
+        fits("state_size", state_size as u128)?;
         fits("columns of `projected`", width as u128)?;
         fits("elements of `projected` (rows · projected_width)", count(&[rows, width]))?;
         Ok(geometry)

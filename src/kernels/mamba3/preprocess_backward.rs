@@ -88,7 +88,7 @@ pub fn launches(geometry: &Geometry, target: Target) -> Result<[Launch; 3]> {
         Launch {
             kernel: &mamba3_preprocess_backward::F32,
             constants: mamba3_preprocess_backward::Constants { lanes, workgroup_size }.words(),
-            groups: [geometry.rows, 1],
+            groups: [geometry.filled_rows(), 1],
         },
         row_sum(geometry.rows.div_ceil(DT_BIAS_CHUNK_ROWS)),
         row_sum(1),
@@ -112,7 +112,7 @@ fn record_preprocess(
     use mamba3_preprocess_backward::Push;
     let push = Push {
         inner_size: narrow("inner_size", geometry.inner_size)?,
-        bc_rows: narrow("bc_rows", geometry.bc_rows)?,
+        bc_rows: narrow("bc_rows", geometry.filled_bc_rows())?,
         state_size: narrow("state_size", geometry.state_size)?,
         heads: narrow("heads", geometry.heads)?,
         rope_angles: narrow("rope_angles", geometry.rope_angles)?,
