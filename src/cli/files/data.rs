@@ -51,7 +51,7 @@ pub(super) fn floats(
         words.iter_mut().for_each(|word| *word = word.swap_bytes());
     }
     let values = bytemuck::allocation::cast_vec(words);
-    Ok(c_order(header, values))
+    c_order(header, values)
 }
 
 /// The elements of an array of any integer type, in C order.
@@ -74,7 +74,7 @@ pub(super) fn integers(
             return Err(FileError::Dtype { expected, found: header.descr.to_string() });
         }
     };
-    Ok(c_order(header, values))
+    c_order(header, values)
 }
 
 /// The one value of a 0-d array of any real type.
@@ -122,7 +122,7 @@ where
     [u8; N]: Pod,
 {
     let raw: Vec<[u8; N]> = elements(header, available, reader)?;
-    Ok(raw.into_iter().map(|bytes| decode(big_endian(header, bytes)).into()).collect())
+    collected(raw.into_iter().map(|bytes| decode(big_endian(header, bytes)).into()))
 }
 
 fn one<const N: usize, T>(
@@ -192,15 +192,24 @@ fn read_full(reader: &mut dyn Read, buffer: &mut [u8]) -> Result<usize, FileErro
     Ok(filled)
 }
 
-fn c_order<T: Copy>(header: &Header, data: Vec<T>) -> Vec<T> {
+fn c_order<T: Copy>(header: &Header, data: Vec<T>) -> Result<Vec<T>, FileError> {
     if !header.fortran_order || header.shape.len() < 2 {
-        return data;
+        return Ok(data);
     }
     match ArrayView::from_shape(IxDyn(&header.shape).f(), &data) {
-        Ok(view) => view.iter().copied().collect(),
+        Ok(view) => collected(view.iter().copied()),
         // `data` has the product of the shape, and that fits: there is no other case.
-        Err(_) => data,
+        Err(_) => Ok(data),
     }
+}
+
+/// The values in memory that is asked for without insisting.
+fn collected<T>(values: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>, FileError> {
+    let mut data = Vec::new();
+    let bytes = values.len() as u64 * size_of::<T>() as u64;
+    data.try_reserve_exact(values.len()).map_err(|_| FileError::Memory(bytes))?;
+    data.extend(values);
+    Ok(data)
 }
 
 /// Binary16 widened, exactly.
