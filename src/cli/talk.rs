@@ -96,8 +96,17 @@ where
     }
 }
 
+/// Without control characters, which would play tricks on a terminal.
+pub(crate) fn escaped(text: impl Iterator<Item = char>) -> String {
+    let mut shown = String::new();
+    for c in text {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
 /// A closed standard error is no reason to fail.
 fn say(label: &str, message: &str) {
     let line = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    let _ = writeln!(io::stderr(), "{label}: {line}");
+    let _ = writeln!(io::stderr(), "{label}: {}", escaped(line.chars()));
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::excerpt;
+
 /// In which order the bytes of an element are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ByteOrder {
@@ -81,7 +83,7 @@ impl fmt::Display for Descr {
             (Kind::Float, Some(4)) => "float32",
             (Kind::Float, Some(8)) => "float64",
             (Kind::Raw, Some(2)) => "2-byte void, bfloat16 perhaps",
-            _ => return write!(f, "'{}'", self.text),
+            _ => return write!(f, "'{}'", excerpt(&self.text)),
         };
         write!(f, "'{}' ({name})", self.text)
     }

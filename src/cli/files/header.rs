@@ -2,8 +2,8 @@
 
 use std::io::Read;
 
-use super::FileError;
 use super::descr::Descr;
+use super::{FileError, excerpt};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// How archives begin.
@@ -87,7 +87,10 @@ impl Header {
                 "descr" => descr.replace(cursor.descr()?).is_some(),
                 "fortran_order" => fortran_order.replace(cursor.boolean()?).is_some(),
                 "shape" => shape.replace(cursor.shape()?).is_some(),
-                _ => return Err(format!("its header has the unknown key `{key}`")),
+                _ => {
+                    let key = excerpt(key);
+                    return Err(format!("its header has the unknown key `{key}`"));
+                }
             };
             if again {
                 return Err(format!("its header has the key `{key}` twice"));
@@ -216,12 +219,13 @@ impl<'a> Cursor<'a> {
         let (digits, rest) = self.rest.split_at(end);
         // Python 2 wrote long integers as `3L`.
         self.rest = rest.strip_prefix('L').unwrap_or(rest);
+        let shown = excerpt(digits);
         if digits.is_empty() {
             return Err(format!("its shape has {} where a size is expected", self.found()));
         }
         if negative {
-            return Err(format!("its shape has the negative size -{digits}"));
+            return Err(format!("its shape has the negative size -{shown}"));
         }
-        digits.parse().map_err(|_| format!("its shape has the size {digits}, too large"))
+        digits.parse().map_err(|_| format!("its shape has the size {shown}, too large"))
     }
 }

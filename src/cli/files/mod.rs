@@ -25,6 +25,13 @@ pub(crate) use catalog::{Catalog, Entry};
 pub(crate) use descr::ByteOrder;
 pub(crate) use writer::{OutputArray, OutputValues, Target, WriteError, Written};
 
+/// Text out of a file as messages show it: the start of it, control characters escaped.
+fn excerpt(text: &str) -> String {
+    const MOST: usize = 60;
+    let shown = super::talk::escaped(text.chars().take(MOST));
+    if text.chars().nth(MOST).is_some() { shown + "…" } else { shown }
+}
+
 /// What is wrong with a file; the caller adds the array's name and the path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {

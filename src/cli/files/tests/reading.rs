@@ -74,6 +74,22 @@ fn a_byte_less_or_more_is_refused_with_both_sizes() {
 }
 
 #[test]
+fn text_out_of_a_file_is_escaped_and_cut() {
+    let long = "9".repeat(5000);
+    for (header, part) in [
+        (dictionary("\x1b[31m\x07", "False", "(2, 3)"), "'\\u{1b}[31m\\u{7}'"),
+        (dictionary(&long, "False", "(2, 3)"), "9999…'"),
+        (dictionary("<f4", "False", &format!("({long},)")), "9999…"),
+        (dictionary("<f4", "False", &format!("(-{long},)")), "-9999"),
+        (format!("{{'\r{long}': 1}}"), "`\\r9999"),
+    ] {
+        let message = refusal(&npy(1, &header, &[0; 24]));
+        assert!(message.contains(part) && message.len() < 200, "{message}");
+        assert!(!message.contains(char::is_control), "{message:?}");
+    }
+}
+
+#[test]
 fn sizes_that_lie_are_refused_before_memory_is_asked_for() {
     let huge = [
         "(4611686018427387904, 4)",
