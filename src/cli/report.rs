@@ -55,7 +55,7 @@ pub(crate) fn finish(
         (Some(failure), _) => ExitCode::from(if failure.input { 2 } else { 1 }),
         (None, Ok(())) => ExitCode::SUCCESS,
         (None, Err(error)) => {
-            talk.error(&format!("cannot write to standard output: {error}"));
+            talk.error(&unprinted(&error));
             ExitCode::from(1)
         }
     }
@@ -65,8 +65,15 @@ pub(crate) fn finish(
 pub(crate) fn print(text: &str) -> ExitCode {
     match write(text) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(1),
+        Err(error) => {
+            Talk::of_failed_parse(false).error(&unprinted(&error));
+            ExitCode::from(1)
+        }
     }
+}
+
+fn unprinted(error: &io::Error) -> String {
+    format!("cannot write to standard output: {error}")
 }
 
 /// A reader that has seen enough and closed the pipe is no error.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Folder, reference};
+use crate::harness::{Folder, reference, run};
 
 #[test]
 fn other_files_in_the_folder_stay() {
@@ -42,6 +42,21 @@ fn the_same_call_writes_the_same_bytes() {
         folder.read(out)
     };
     assert_eq!(result("a.npz"), result("b.npz"));
+}
+
+#[test]
+fn an_input_archive_is_not_replaced() {
+    let folder = Folder::mamba3();
+    let archive = folder.at("in.npz");
+    let sizes = crate::harness::MAMBA3;
+    let words = format!("sample mamba3-preprocess-backward -o {archive} {sizes}");
+    run(words.split(' ')).succeeded();
+    let before = folder.read("in.npz");
+    let other = folder.at("in/../in.npz");
+    let words = format!("mamba3-preprocess-backward -i {} -i {archive} -o", folder.at("in"));
+    reference(&format!("{words} {other}")).failed(2, &["--output", "--input", "in.npz"]);
+    assert_eq!(folder.read("in.npz"), before);
+    reference(&format!("{words} {}", folder.at("out.npz"))).succeeded();
 }
 
 #[test]
