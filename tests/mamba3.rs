@@ -24,6 +24,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("softplus_tails", softplus_tails),
         gpu::trial("dt_clamp", dt_clamp),
         gpu::trial("products_that_overflow_on_the_way", products_that_overflow_on_the_way),
+        gpu::trial("a_floor", a_floor),
         gpu::trial("zero_state_row", zero_state_row),
         gpu::trial("huge_state_row", huge_state_row),
         gpu::trial("state_rows_are_separate", state_rows_are_separate),
@@ -275,6 +276,29 @@ fn products_that_overflow_on_the_way(runtime: &Runtime) {
                 let close = (found - expected).abs() <= 1e-6 * expected.abs() + 1e-37;
                 assert!(close || overflows && found.is_infinite(), "{a}: {found}, not {expected}");
             }
+        }
+    }
+}
+
+/// A token decays no slower than the floor; at the floor itself dd_A has no gradient.
+fn a_floor(runtime: &Runtime) {
+    let dd_a = [-3.0f32, 0.0, 0.5, 0.75];
+    let mut inputs = scalars(&[0.0; 4], 0.0);
+    inputs.projected.as_f32_mut().unwrap()[4..8].copy_from_slice(&dd_a);
+    filled(&mut inputs, 0.0, 1.0);
+    let wide = Parameters { dt_min: 0.0, dt_max: f32::INFINITY, ..Parameters::default() };
+    for (a_floor, token, passes) in [
+        (0.0, [0.25, 1.0, 1.5, 1.75], [true; 4]),
+        (1.5, [1.5, 1.5, 1.5, 1.75], [false, false, false, true]),
+    ] {
+        let parameters = Parameters { a_floor, ..wide };
+        let what = format!("a_floor {a_floor}");
+        let found = check(runtime, &inputs, &parameters, &what).projected_gradient;
+        let found = found.as_f32().unwrap();
+        for head in 0..4 {
+            // sigmoid(0) is 1/2.
+            assert!(ulps(found[head], -0.5 * token[head]) <= 4.0, "{what}: {found:?}");
+            assert_eq!(found[4 + head] != 0.0, passes[head], "{what}: {found:?}");
         }
     }
 }

@@ -11,20 +11,32 @@ pub(super) struct Piece {
     pub(super) count: [u32; 2],
 }
 
+/// Dispatches of one grid, more than any grid over tensors of 2^32 elements comes to.
+const MAX_PIECES: u64 = 1 << 17;
+
 /// Splits a grid into dispatches of at most `limit` workgroups an axis, in row-major order.
 ///
 /// An empty grid has no pieces.
 ///
 /// # Errors
-/// [`Error::TooLarge`] when an axis does not fit 32 bits.
-pub(super) fn split(grid: [u64; 2], limit: [u32; 2]) -> Result<impl Iterator<Item = Piece>> {
+/// [`Error::TooLarge`] when an axis does not fit 32 bits, or when there would be very many pieces.
+pub(super) fn split(grid: [u64; 2], limit: [u32; 2]) -> Result<Vec<Piece>> {
     let [x, y] = [axis(grid[0])?, axis(grid[1])?];
-    Ok(chunks(y, limit[1]).flat_map(move |(first_y, count_y)| {
+    let pieces = chunks(x, limit[0]).len() as u64 * chunks(y, limit[1]).len() as u64;
+    if pieces > MAX_PIECES {
+        return Err(Error::TooLarge {
+            what: "dispatches of a grid",
+            found: pieces.into(),
+            limit: MAX_PIECES.into(),
+        });
+    }
+    let rows = chunks(y, limit[1]).flat_map(|(first_y, count_y)| {
         chunks(x, limit[0]).map(move |(first_x, count_x)| Piece {
             first: [first_x, first_y],
             count: [count_x, count_y],
         })
-    }))
+    });
+    Ok(rows.collect())
 }
 
 fn axis(count: u64) -> Result<u32> {
@@ -35,7 +47,7 @@ fn axis(count: u64) -> Result<u32> {
     })
 }
 
-fn chunks(total: u32, limit: u32) -> impl Iterator<Item = (u32, u32)> {
+fn chunks(total: u32, limit: u32) -> impl ExactSizeIterator<Item = (u32, u32)> {
     let limit = limit.max(1);
     (0..total.div_ceil(limit)).map(move |i| (i * limit, (total - i * limit).min(limit)))
 }
@@ -45,7 +57,7 @@ mod tests {
     use super::*;
 
     fn pieces(grid: [u64; 2], limit: [u32; 2]) -> Vec<Piece> {
-        split(grid, limit).unwrap().collect()
+        split(grid, limit).unwrap()
     }
 
     #[test]
@@ -79,5 +91,14 @@ mod tests {
         let last = pieces([u32::MAX.into(), 1], [65535, 65535]).pop().unwrap();
         assert_eq!(last.first[0] + last.count[0], u32::MAX);
         assert!(matches!(split([1 << 32, 1], [65535; 2]).err(), Some(Error::TooLarge { .. })));
+    }
+
+    #[test]
+    fn a_grid_of_very_many_pieces_is_refused() {
+        let most = u64::from(u32::MAX);
+        for grid in [[most, most], [most, 65535 * 3], [65535 * 500, 65535 * 500]] {
+            let refused = split(grid, [65535; 2]).err();
+            assert!(matches!(refused, Some(Error::TooLarge { .. })), "{grid:?}");
+        }
     }
 }

@@ -14,6 +14,7 @@ mod heap;
 mod info;
 mod memory;
 mod pipeline;
+#[allow(unsafe_code)]
 mod probe;
 #[allow(unsafe_code)]
 mod raw;

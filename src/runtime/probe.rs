@@ -1,6 +1,6 @@
 //! Checks on the device what its driver claims, with a tiny kernel.
 
-use super::Runtime;
+use super::{Access, Runtime};
 use crate::error::{Error, Result};
 use crate::host::Dtype;
 use crate::manifest::subgroup_probe::{Constants, Push, U32};
@@ -11,10 +11,11 @@ pub(super) fn subgroup(runtime: &Runtime) -> Result<()> {
     let sizes = runtime.tensor("subgroup sizes", Dtype::U32, &[lanes as usize])?;
     let mut recorder = runtime.recorder()?;
     recorder.fill(&sizes, 0)?;
-    recorder.dispatch(&U32, &Constants { lanes }.words(), [1, 1], |access| Push {
-        target_index: access.write(&sizes),
-        ..Push::default()
-    })?;
+    let constants = Constants { lanes }.words();
+    let push =
+        |access: &mut Access<'_>| Push { target_index: access.write(&sizes), ..<_>::default() };
+    // SAFETY: the kernel writes one word an invocation, of which there are `lanes`.
+    unsafe { recorder.dispatch(&U32, &constants, [1, 1], push) }?;
     recorder.submit()?.wait()?;
     let mut found = vec![0u32; lanes as usize];
     runtime.read(&sizes, bytemuck::cast_slice_mut(&mut found))?;

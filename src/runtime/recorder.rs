@@ -152,12 +152,16 @@ impl<'a> Recorder<'a> {
     /// dispatches; `first_group_x` and `first_group_y` of the block then say where each one starts. An empty grid
     /// records nothing.
     ///
-    /// The kernel must be well-formed SPIR-V that stays within its tensors; the device may do anything otherwise.
+    /// # Safety
+    /// The kernel is valid SPIR-V that its declared interface describes, and with this block and these constants it
+    /// stays within the tensors that [`Access`] was told of. The device, the driver included, may do anything otherwise.
     ///
     /// # Errors
     /// [`Error::Unsupported`] when the device cannot run the kernel so, [`Error::TooLarge`] when an axis of the grid
-    /// exceeds 32 bits, [`Error::Parameter`] for a tensor of another runtime or a block of the wrong size.
-    pub fn dispatch<P: Pod>(
+    /// exceeds 32 bits or the grid is split too often, [`Error::Parameter`] for a tensor of another runtime or a block
+    /// of the wrong size.
+    #[allow(unsafe_code)]
+    pub unsafe fn dispatch<P: Pod>(
         &mut self,
         kernel: &'static Kernel,
         constants: &[u32],
@@ -169,7 +173,7 @@ impl<'a> Recorder<'a> {
             return Ok(());
         }
         let [limit_x, limit_y, _] = core.info.limits.max_compute_work_group_count;
-        let pieces: Vec<_> = grid::split(groups.map(|n| n as u64), [limit_x, limit_y])?.collect();
+        let pieces = grid::split(groups.map(|n| n as u64), [limit_x, limit_y])?;
         let mut access = Access { core, tensors: Vec::new(), touches: Vec::new(), stranger: None };
         let block = push(&mut access);
         let Access { tensors, touches, stranger, .. } = access;

@@ -68,16 +68,11 @@ const ALLOWED: &[Allowed] = &[
     Allowed { id: "Loader Message", text: "" },
     // Advice to run core and GPU-assisted checks apart. Together they are slow, and meant.
     Allowed { id: "VALIDATION-SETTINGS", text: "not recommended as it will be very slow" },
-    // The loader fills its table of device functions when a device is created, on some with this one by mistake.
-    Allowed {
-        id: "WARNING-vkGetDeviceProcAddr-device",
-        text: "vkGetPhysicalDeviceVideoEncodeQualityLevelPropertiesKHR",
-    },
     // GPU-assisted validation tells which features and limits it takes for itself, and which of its checks the device
     // cannot bear; none of them is about compute.
     Allowed { id: "WARNING-Setting-Limit-Adjusted", text: "validation is adjusting settings" },
-    // Seen with NVIDIA's driver alone, while a device is created: something below this crate, which has no use for
-    // video, looks up a function of the instance through the device.
+    // While a device is created, some loaders and NVIDIA's driver look up a function of the instance through the
+    // device. This crate has no use for video.
     Allowed {
         id: "WARNING-vkGetDeviceProcAddr-device",
         text: "vkGetPhysicalDeviceVideoEncodeQualityLevelPropertiesKHR",

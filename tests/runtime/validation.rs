@@ -26,7 +26,7 @@ fn validation_sees_a_wrong_binding(runtime: Runtime) -> Outcome {
     spirv[4 * (at + 3)] = 1;
     let kernel: &'static Kernel = Box::leak(Box::new(Kernel { spirv: spirv.leak(), ..MIX }));
     let mut recorder = runtime.recorder()?;
-    let planted = recorder.dispatch(kernel, &[runtime.lanes()], [1, 1], |_| Push::default());
+    let planted = refused_dispatch(&mut recorder, kernel, &[runtime.lanes()], [1, 1]);
     expect_message(planted, "VUID-VkComputePipelineCreateInfo-layout")?;
     drop(recorder);
     runtime.finish()?;
