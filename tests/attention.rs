@@ -21,6 +21,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("golden_files", golden_files),
         gpu::trial("random_problems", random_problems),
         gpu::trial("history_settings_share_bits", history_settings_share_bits),
+        gpu::trial("history_is_summed_in_order", history_is_summed_in_order),
         gpu::trial("gradient_subsets_share_bits", gradient_subsets_share_bits),
         gpu::trial("repeats_share_bits", repeats_share_bits),
         gpu::trial("unread_values_reach_nothing", unread_values_reach_nothing),
@@ -34,6 +35,8 @@ fn main() -> std::process::ExitCode {
         gpu::trial("large_scores", large_scores),
         gpu::trial("live_nan_stays_with_its_row", live_nan_stays_with_its_row),
         gpu::trial("plan_is_reused_in_one_submission", plan_is_reused_in_one_submission),
+        gpu::trial("launches_wait_for_what_they_read", launches_wait_for_what_they_read),
+        gpu::trial("splits_and_guards_share_bits", splits_and_guards_share_bits),
     ])
 }
 
@@ -105,6 +108,9 @@ fn run_poisoned(runtime: &Runtime, problem: &AttentionProblem) -> BackwardOutput
     backward::record(&mut recorder, &inputs, &plan, &problem.options, &outputs).unwrap();
     recorder.submit().unwrap().wait().unwrap();
     let gradients = outputs.gradients.iter();
+    for tensor in gradients.clone().map(|(_, t)| t).chain([&outputs.statistics]) {
+        assert!(runtime.guard_holds(tensor).unwrap(), "written beyond {tensor:?}");
+    }
     BackwardOutputs {
         gradients: gradients.map(|(g, t)| (*g, runtime.download(t).unwrap())).collect(),
         statistics: runtime.download(&outputs.statistics).unwrap(),
@@ -574,6 +580,87 @@ fn plan_is_reused_in_one_submission(runtime: &Runtime) {
     for outputs in calls {
         for ((g, found), (_, expected)) in outputs.gradients.iter().zip(&expected.gradients) {
             assert_same_bits(&runtime.download(found).unwrap(), expected, g.output_name());
+        }
+    }
+}
+
+/// The history kernel waits for the statistics, and for what wrote the same gradients before.
+fn launches_wait_for_what_they_read(runtime: &Runtime) {
+    let complete = AttentionCase { given_columns: 3, ..busy_case(false, 0) };
+    let history = Gradients::only(&[Gradient::K]);
+    for (what, problem, calls, compact, barriers) in [
+        ("statistics", busy_case(false, 0).problem(3, 0.0), 1, false, 1),
+        ("cleared pages", complete.problem(3, 0.0).with_gradients(history), 1, true, 1),
+        ("a gradient", complete.problem(3, 0.0).with_gradients(history), 2, false, 1),
+        ("nothing", complete.problem(3, 0.0), 1, false, 0),
+    ] {
+        let options = Options { compact_history: compact, ..problem.options };
+        let plan = Plan::new(&problem.schedule, &problem.geometry, 32).unwrap();
+        assert!(!plan.inactive_pages().is_empty(), "{what}");
+        let plan = DevicePlan::upload(runtime, plan).unwrap();
+        let inputs = problem.inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+        let outputs = backward::allocate(runtime, &inputs, &options).unwrap();
+        let mut recorder = runtime.recorder().unwrap();
+        for _ in 0..calls {
+            backward::record(&mut recorder, &inputs, &plan, &options, &outputs).unwrap();
+        }
+        assert_eq!(recorder.barriers(), barriers, "{what}");
+        recorder.submit().unwrap().wait().unwrap();
+    }
+}
+
+/// Grids in many dispatches, and NaN behind every tensor: neither changes a bit.
+fn splits_and_guards_share_bits(runtime: &Runtime) {
+    let strained = Runtime::new(&gpu::options()).unwrap();
+    strained.split_grids(3);
+    strained.guard_tensors(2048);
+    for (i, (name, mut problem)) in busy_cases().into_iter().enumerate() {
+        problem.options.compact_history = i % 2 == 0;
+        let expected = run_poisoned(runtime, &problem);
+        assert_same(&run_poisoned(&strained, &problem), &expected, name);
+    }
+    strained.finish().unwrap();
+}
+
+/// The promised order, replayed in f32 on the host. With q = 0 and statistics (0, 1, 0) every p is 1, so that v's
+/// gradient is the plain sum of output gradients: links by sequence and logical page, then rows, then heads.
+fn history_is_summed_in_order(runtime: &Runtime) {
+    let case = AttentionCase { given_columns: 3, ..busy_case(true, 0) };
+    let mut problem = case.problem(61, 0.0);
+    problem.inputs.q.as_f32_mut().unwrap().fill(0.0);
+    let statistics = problem.inputs.statistics.as_mut().and_then(HostTensor::as_f32_mut).unwrap();
+    statistics.chunks_exact_mut(3).for_each(|row| row.copy_from_slice(&[0.0, 1.0, 0.0]));
+    let mut problem = problem.with_gradients(Gradients::only(&[Gradient::V]));
+
+    let Geometry { pages, page_size, heads, kv_heads, value_dim, .. } = problem.geometry;
+    let terms = problem.inputs.output_gradient.as_f32().unwrap();
+    let schedule = &problem.schedule;
+    let mut expected = vec![0f32; pages * page_size * kv_heads * value_dim];
+    for (sequence, &length) in schedule.sequence_lengths.iter().enumerate() {
+        let table = &schedule.block_table[sequence * schedule.table_width..];
+        for token in 0..length as usize {
+            let slot = table[token / page_size] as usize * page_size + token % page_size;
+            let sees = |&row: &usize| {
+                schedule.sequence_ids[row] == sequence as i128
+                    && schedule.positions.as_ref().unwrap()[row] >= token as i128
+            };
+            for row in (0..schedule.sequence_ids.len()).filter(sees) {
+                for head in 0..heads {
+                    let target = (slot * kv_heads + head / (heads / kv_heads)) * value_dim;
+                    let source = (row * heads + head) * value_dim;
+                    for d in 0..value_dim {
+                        expected[target + d] += terms[source + d];
+                    }
+                }
+            }
+        }
+    }
+    for options in settings(problem.options) {
+        problem.options = options;
+        let found = run_poisoned(runtime, &problem);
+        let found = found.gradients[0].1.as_f32().unwrap();
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found.to_bits(), expected.to_bits(), "element {i}, {options:?}");
         }
     }
 }

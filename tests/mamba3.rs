@@ -21,6 +21,8 @@ fn main() -> std::process::ExitCode {
         gpu::trial("sizes_at_the_edges", sizes_at_the_edges),
         gpu::trial("dt_bias_is_summed_in_order", dt_bias_is_summed_in_order),
         gpu::trial("repeats_share_bits", repeats_share_bits),
+        gpu::trial("launches_wait_for_what_they_read", launches_wait_for_what_they_read),
+        gpu::trial("splits_and_guards_share_bits", splits_and_guards_share_bits),
         gpu::trial("softplus_tails", softplus_tails),
         gpu::trial("dt_clamp", dt_clamp),
         gpu::trial("products_that_overflow_on_the_way", products_that_overflow_on_the_way),
@@ -50,6 +52,9 @@ fn run_poisoned(
     }
     preprocess_backward::record(&mut recorder, &inputs, parameters, &outputs).unwrap();
     recorder.submit().unwrap().wait().unwrap();
+    for (_, tensor) in outputs.named() {
+        assert!(runtime.guard_holds(tensor).unwrap(), "written beyond {tensor:?}");
+    }
     outputs.map(|_, t| runtime.download(&t).unwrap())
 }
 
@@ -173,6 +178,34 @@ fn repeats_share_bits(runtime: &Runtime) {
             assert_same_bits(again, first, name);
         }
     }
+}
+
+/// The terms before the chunks, the chunks before the sum.
+fn launches_wait_for_what_they_read(runtime: &Runtime) {
+    let sizes = geometry(3, 4, 1, 2, 3, 0);
+    let inputs = random::mamba3(&sizes, 1);
+    let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+    let outputs = preprocess_backward::allocate(runtime, &sizes).unwrap();
+    let mut recorder = runtime.recorder().unwrap();
+    preprocess_backward::record(&mut recorder, &inputs, &Parameters::default(), &outputs).unwrap();
+    assert_eq!(recorder.barriers(), 2);
+    recorder.submit().unwrap().wait().unwrap();
+}
+
+/// Grids in many dispatches, and NaN behind every tensor: neither changes a bit.
+fn splits_and_guards_share_bits(runtime: &Runtime) {
+    let strained = Runtime::new(&gpu::options()).unwrap();
+    strained.split_grids(2);
+    strained.guard_tensors(2048);
+    for sizes in [geometry(700, 3, 1, 5, 197, 2), geometry(7, 61, 3, 50, 37, 9)] {
+        let inputs = random::mamba3(&sizes, 78);
+        let expected = run_poisoned(runtime, &inputs, &Parameters::default());
+        let found = run_poisoned(&strained, &inputs, &Parameters::default());
+        for ((name, found), (_, expected)) in found.named().zip(expected.named()) {
+            assert_same_bits(found, expected, name);
+        }
+    }
+    strained.finish().unwrap();
 }
 
 /// One row, a head for each value of dd_dt: d(dd_dt) = dt_gradient · sigmoid, d(dd_A) = −adt_gradient · dt.

@@ -1,7 +1,7 @@
 //! What the handle, its tensors and its submissions share.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::heap::Heap;
@@ -21,11 +21,21 @@ pub(super) struct Core {
     pub(super) pipelines: Pipelines,
     pub(super) info: DeviceInfo,
     pub(super) lanes: u32,
+    pub(super) strain: Strain,
     in_flight: Mutex<InFlight>,
     spare: Mutex<Spare>,
     health: Health,
     timeline: Timeline,
     pub(super) device: Arc<Device>,
+}
+
+/// What tests turn on to see what shows only at sizes that they cannot reach, or never.
+#[derive(Default)]
+pub(super) struct Strain {
+    /// Most workgroups an axis of a dispatch, where not 0.
+    pub(super) groups: AtomicU32,
+    /// Bytes of NaN that kernels see behind each tensor.
+    pub(super) guard: AtomicU64,
 }
 
 /// Submissions that the device may still be working on, oldest first.
@@ -69,6 +79,7 @@ impl Core {
             pipelines: Pipelines::new(&device, lanes)?,
             info,
             lanes,
+            strain: Strain::default(),
             in_flight: Mutex::default(),
             spare: Mutex::default(),
             health: Health::default(),

@@ -27,6 +27,7 @@ mod timing;
 mod transfer;
 mod validation;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits};
@@ -148,7 +149,13 @@ impl Runtime {
     /// [`Error::TensorTooLarge`] before anything is allocated, [`Error::OutOfMemory`] and [`Error::HeapFull`], after
     /// which the runtime goes on.
     pub fn tensor(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Tensor> {
-        Tensor::new(&self.core, name, dtype, shape)
+        let tensor = Tensor::new(&self.core, name, dtype, shape)?;
+        if self.core.strain.guard.load(Ordering::Relaxed) > 0 {
+            let mut recorder = self.recorder()?;
+            recorder.fill(&tensor, f32::NAN.to_bits())?;
+            recorder.submit()?;
+        }
+        Ok(tensor)
     }
 
     /// A tensor in device memory with the contents of one in host memory, which is free at return.
@@ -228,6 +235,25 @@ impl Runtime {
     #[doc(hidden)]
     pub fn simulate_device_loss(&self) {
         self.core.simulate_loss();
+    }
+
+    /// Splits grids into dispatches of at most `groups` workgroups an axis, for tests.
+    #[doc(hidden)]
+    pub fn split_grids(&self, groups: u32) {
+        self.core.strain.groups.store(groups, Ordering::Relaxed);
+    }
+
+    /// Lets kernels see `words` words of NaN behind each tensor made from now on, for tests: what a kernel reads there
+    /// reaches its results, what it writes there shows in [`Runtime::guard_holds`].
+    #[doc(hidden)]
+    pub fn guard_tensors(&self, words: u32) {
+        self.core.strain.guard.store(4 * u64::from(words), Ordering::Relaxed);
+    }
+
+    /// Whether the words behind a tensor are as they were made.
+    #[doc(hidden)]
+    pub fn guard_holds(&self, tensor: &Tensor) -> Result<bool> {
+        transfer::guard_holds(self, tensor)
     }
 
     fn core(&self) -> &Arc<Core> {

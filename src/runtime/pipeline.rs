@@ -74,11 +74,7 @@ impl Pipelines {
                 "{found} bytes of push constants, {push_limit} are allowed"
             )));
         }
-        let patch = Patch {
-            float_controls: info.float_controls,
-            keep_loops: info.software(),
-            hide_language: true,
-        };
+        let patch = Patch::of(info.float_controls, info.software());
         let module = spirv::words(kernel.spirv)
             .and_then(|words| spirv::patch(&words, &patch))
             .map_err(|e| unsupported(format!("its SPIR-V is damaged: {e}")))?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytemuck::Pod;
 
@@ -29,6 +30,7 @@ pub struct Recorder<'a> {
     /// The pipeline bound last.
     bound: Option<Arc<Pipeline>>,
     timed: bool,
+    barriers: usize,
 }
 
 /// Commands, and all that must live until the device is done with them.
@@ -109,6 +111,7 @@ impl<'a> Recorder<'a> {
             known: HashSet::new(),
             bound: None,
             timed: core.info.timestamps,
+            barriers: 0,
         })
     }
 
@@ -173,7 +176,11 @@ impl<'a> Recorder<'a> {
             return Ok(());
         }
         let [limit_x, limit_y, _] = core.info.limits.max_compute_work_group_count;
-        let pieces = grid::split(groups.map(|n| n as u64), [limit_x, limit_y])?;
+        let limit = match core.strain.groups.load(Ordering::Relaxed) {
+            0 => [limit_x, limit_y],
+            limit => [limit; 2],
+        };
+        let pieces = grid::split(groups.map(|n| n as u64), limit)?;
         let mut access = Access { core, tensors: Vec::new(), touches: Vec::new(), stranger: None };
         let block = push(&mut access);
         let Access { tensors, touches, stranger, .. } = access;
@@ -249,6 +256,12 @@ impl<'a> Recorder<'a> {
         self.hazards = Hazards::default();
     }
 
+    /// Barriers between commands so far. No layer sees a hazard between accesses through the heap: tests count.
+    #[doc(hidden)]
+    pub fn barriers(&self) -> usize {
+        self.barriers
+    }
+
     /// Sends everything recorded to the device, without waiting for it.
     ///
     /// # Errors
@@ -266,6 +279,7 @@ impl<'a> Recorder<'a> {
     fn order(&mut self, stage: Stages, touches: &[Touch]) {
         if let Some(barrier) = self.hazards.next(stage, touches) {
             self.recording.commands.barrier(barrier);
+            self.barriers += 1;
         }
     }
 

@@ -48,6 +48,13 @@ pub(super) struct Patch {
     pub(super) hide_language: bool,
 }
 
+impl Patch {
+    /// What a device's modules need.
+    pub(super) fn of(float_controls: FloatControls, software: bool) -> Self {
+        Self { float_controls, keep_loops: software, hide_language: true }
+    }
+}
+
 /// Why bytes are no SPIR-V module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {

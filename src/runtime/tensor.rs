@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::core::Core;
 use super::heap::DUMMY_SLOT;
@@ -101,7 +102,8 @@ impl fmt::Debug for Tensor {
 impl Storage {
     fn new(core: &Arc<Core>, name: &str, bytes: u64) -> Result<Self> {
         // A kernel that reads the last 16-bit element reads the word around it.
-        let range = 0..bytes.next_multiple_of(WORD);
+        let guard = core.strain.guard.load(Ordering::Relaxed);
+        let range = 0..bytes.next_multiple_of(WORD) + guard;
         let buffer = Pooled::new(core, Memory::Device, range.end, name)?;
         let slot = match buffer.get() {
             Some(inner) => core.slot(inner, range.end)?,

@@ -71,6 +71,22 @@ fn finish((copy, staging, piece): (Submission, Arc<Pooled>, &mut [u8])) -> Resul
     Ok(())
 }
 
+/// Whether all words behind the tensor that kernels see are NaN.
+pub(super) fn guard_holds(runtime: &Runtime, tensor: &Tensor) -> Result<bool> {
+    let Some((_, range)) = tensor.memory() else { return Ok(true) };
+    let start = tensor.bytes().next_multiple_of(4);
+    let length = range.end - start;
+    if length == 0 {
+        return Ok(true);
+    }
+    let staging = Arc::new(Pooled::new(runtime.core(), Memory::Readback, length, "guard")?);
+    let mut recorder = runtime.recorder()?;
+    recorder.copy_out(tensor, start, staging.clone(), length)?;
+    recorder.submit()?.wait()?;
+    let words = staging.get().map_or(&[][..], |buffer| &buffer.mapped()[..length as usize]);
+    Ok(words.chunks_exact(4).all(|word| word == f32::NAN.to_ne_bytes()))
+}
+
 /// Copies between slices of equal length. One thread cannot keep up with the bus, nor with the pages that a new
 /// allocation faults in.
 fn copy_bytes(to: &mut [u8], from: &[u8]) {

@@ -8,7 +8,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_large_grid_is_split", a_large_grid_is_split),
     ("an_empty_grid_records_nothing", an_empty_grid_records_nothing),
     ("dependent_commands_run_in_order", dependent_commands_run_in_order),
+    ("barriers_stand_where_data_depend", barriers_stand_where_data_depend),
     ("submissions_run_in_order", submissions_run_in_order),
+    ("submissions_wait_for_earlier_ones", submissions_wait_for_earlier_ones),
     ("every_command_is_timed", every_command_is_timed),
     ("query_pools_grow", query_pools_grow),
     ("wrong_use_is_an_error", wrong_use_is_an_error),
@@ -62,6 +64,25 @@ fn dependent_commands_run_in_order(runtime: &Runtime) -> Outcome {
     Ok(())
 }
 
+fn barriers_stand_where_data_depend(runtime: &Runtime) -> Outcome {
+    let [a, b, c] = [words(runtime, "a", 4)?, words(runtime, "b", 4)?, words(runtime, "c", 4)?];
+    let mut recorder = runtime.recorder()?;
+    // Copies and fills are seen by synchronization validation, were the barriers only counted and not recorded.
+    recorder.fill(&a, 7)?;
+    recorder.fill(&a, 8)?;
+    recorder.fill(&b, 9)?;
+    assert_eq!(recorder.barriers(), 1);
+    mix(&mut recorder, [&a, &c], [4, 1], [0, 1])?;
+    assert_eq!(recorder.barriers(), 2, "read after write");
+    mix(&mut recorder, [&c, &b], [4, 1], [0, 1])?;
+    assert_eq!(recorder.barriers(), 3, "read after write");
+    mix(&mut recorder, [&a, &c], [4, 1], [0, 1])?;
+    assert_eq!(recorder.barriers(), 4, "write after read");
+    recorder.submit()?;
+    assert_eq!((read(runtime, &b)?, read(runtime, &c)?), (vec![10; 4], vec![9; 4]));
+    Ok(())
+}
+
 fn submissions_run_in_order(runtime: &Runtime) -> Outcome {
     let tensor = runtime.upload("words", &HostTensor::from_words(vec![0; 64]))?;
     for _ in 0..100 {
@@ -70,6 +91,19 @@ fn submissions_run_in_order(runtime: &Runtime) -> Outcome {
         recorder.submit()?;
     }
     assert_eq!(read(runtime, &tensor)?, vec![100; 64]);
+    Ok(())
+}
+
+/// Behind a kernel that keeps the queue busy, so that synchronization validation has both submissions in view.
+fn submissions_wait_for_earlier_ones(runtime: &Runtime) -> Outcome {
+    let [busy, target] = [words(runtime, "busy", 1)?, words(runtime, "target", 1000)?];
+    slow(runtime, &busy)?;
+    for word in [1, 2] {
+        let mut recorder = runtime.recorder()?;
+        recorder.fill(&target, word)?;
+        recorder.submit()?;
+    }
+    assert_eq!(read(runtime, &target)?, [2; 1000]);
     Ok(())
 }
 

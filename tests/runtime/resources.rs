@@ -1,15 +1,21 @@
 //! Slots and memory, and running out of them.
 
+use backslang::runtime::DeviceKind;
+
 use super::*;
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_full_heap_is_an_error", a_full_heap_is_an_error),
     ("slots_in_flight_are_not_reused", slots_in_flight_are_not_reused),
+    ("freed_slots_hold_the_dummy", freed_slots_hold_the_dummy),
     ("a_tensor_beyond_a_binding_is_refused", a_tensor_beyond_a_binding_is_refused),
     ("many_rounds_leave_memory_flat", many_rounds_leave_memory_flat),
 ];
 
-pub(crate) const EXCLUSIVE: &[Test] = &[("memory_can_run_out", memory_can_run_out)];
+pub(crate) const EXCLUSIVE: &[Test] = &[
+    ("memory_can_run_out", memory_can_run_out),
+    ("idle_memory_is_bounded", idle_memory_is_bounded),
+];
 
 fn a_full_heap_is_an_error(_: &Runtime) -> Outcome {
     let runtime = open(|o| o.heap_slots = 4)?;
@@ -43,6 +49,61 @@ fn slots_in_flight_are_not_reused(_: &Runtime) -> Outcome {
     Ok(())
 }
 
+/// A kernel that keeps an index beyond its tensor's life finds zeros, not what became of the memory.
+fn freed_slots_hold_the_dummy(_: &Runtime) -> Outcome {
+    let runtime = open(|_| ())?;
+    let freed = runtime.upload("freed", &HostTensor::from_words(vec![77; 64]))?;
+    let target = words(&runtime, "target", 1)?;
+    let constants = [runtime.lanes()];
+    let mut source_index = 0;
+    let mut recorder = runtime.recorder()?;
+    let mut push = |access: &mut Access<'_>, freed: Option<&Tensor>| {
+        source_index = freed.map_or(source_index, |freed| access.read(freed));
+        Push {
+            source_index,
+            target_index: access.write(&target),
+            width: 1,
+            add: 5,
+            ..Push::default()
+        }
+    };
+    // SAFETY: one workgroup touches a word of each.
+    unsafe { recorder.dispatch(&MIX, &constants, [1, 1], |access| push(access, Some(&freed))) }?;
+    recorder.submit()?.wait()?;
+    assert_eq!(read(&runtime, &target)?, [82]);
+    drop(freed);
+    runtime.memory();
+    let mut recorder = runtime.recorder()?;
+    // SAFETY: slots without a tensor hold the dummy, which is longer than a word.
+    unsafe { recorder.dispatch(&MIX, &constants, [1, 1], |access| push(access, None)) }?;
+    recorder.submit()?.wait()?;
+    assert_eq!(read(&runtime, &target)?, [5]);
+    drop(target);
+    runtime.finish()?;
+    Ok(())
+}
+
+/// Tensors of ever other sizes do not pile up in the pool.
+fn idle_memory_is_bounded(_: &Runtime) -> Outcome {
+    let runtime = open(|_| ())?;
+    let kept = match runtime.device().kind {
+        DeviceKind::Discrete => runtime.device().memory / 4,
+        _ => 256 << 20,
+    };
+    let mut total = 0;
+    for i in 0.. {
+        let size = ((kept >> 22) as usize + 3 * i) << 18;
+        drop(words(&runtime, "passing", size)?);
+        total += 4 * size as u64;
+        assert!(runtime.memory().allocated <= kept + (64 << 20), "{:?}", runtime.memory());
+        if total > 3 * kept {
+            break;
+        }
+    }
+    runtime.finish()?;
+    Ok(())
+}
+
 fn memory_can_run_out(_: &Runtime) -> Outcome {
     let runtime = open(|_| ())?;
     let limits = &runtime.device().limits;
@@ -59,6 +120,9 @@ fn memory_can_run_out(_: &Runtime) -> Outcome {
         return Err(error.into());
     };
     assert!(asked >= 4 * n && available < runtime.device().memory, "{asked} {available}");
+    // What is in flight makes room, too.
+    slow(&runtime, &tensors.pop().expect("a first tensor fits"))?;
+    words(&runtime, "in its place", n as usize)?;
     drop(tensors);
     let host = HostTensor::from_words(pattern(1000));
     assert_eq!(runtime.download(&runtime.upload("small", &host)?)?, host);

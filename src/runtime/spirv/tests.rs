@@ -154,6 +154,22 @@ fn the_language_is_hidden() {
 }
 
 #[test]
+fn a_device_gets_the_modes_that_it_offers() {
+    let source = module(&[(OP_CAPABILITY, &[1]), ENTRY, (OP_SOURCE, &[11, 1])]);
+    let with_loop = [&source[..], &[4 << 16 | OP_LOOP_MERGE, 8, 9, 0]].concat();
+    let patched = |controls, software| {
+        let patched = patch(&with_loop, &Patch::of(controls, software)).unwrap();
+        let found = instructions(&patched);
+        let kept = found.iter().any(|i| opcode(i[0]) == OP_LOOP_MERGE && i[3] == DONT_UNROLL);
+        let modes = found.iter().filter(|i| opcode(i[0]) == OP_EXECUTION_MODE).count();
+        let hidden = found.iter().any(|i| opcode(i[0]) == OP_SOURCE && i[1] == UNKNOWN_LANGUAGE);
+        (modes, kept, hidden)
+    };
+    assert_eq!(patched(ALL, true), (3, true, true));
+    assert_eq!(patched(FloatControls::default(), false), (0, false, true));
+}
+
+#[test]
 fn damage_is_found() {
     let (_, good) = modules().next().unwrap();
     let patch = |module: &[u32]| patch(module, &Patch::default());
