@@ -7,7 +7,7 @@ use backslang::HostTensor;
 
 use super::args::InputArgs;
 use super::failure::{Failure, Result};
-use super::files::{ByteOrder, Catalog, Entry, FileError};
+use super::files::{ByteOrder, Catalog, Entry, FileError, excerpt};
 
 /// The arrays that were given, and what has been learnt of those that were read.
 #[derive(Debug)]
@@ -141,9 +141,18 @@ impl Inputs {
             None if self.catalog.iter().next().is_none() => {
                 ": no array was given (give some with --input or --in)".into()
             }
-            None => String::new(),
+            None => format!("; the inputs hold {}", self.names()),
         };
         Failure::input("missing-array", format!("array `{name}` is missing{hint}"))
+    }
+
+    /// The names of the arrays that were found, or of the first ones of very many.
+    fn names(&self) -> String {
+        const MOST: usize = 16;
+        let count = self.catalog.iter().count();
+        let names = self.catalog.iter().take(MOST).map(|(name, _)| excerpt(name));
+        let list = names.collect::<Vec<_>>().join(", ");
+        if count > MOST { format!("{list} and {} more", count - MOST) } else { list }
     }
 }
 

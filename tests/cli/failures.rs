@@ -65,6 +65,19 @@ fn missing_arrays_are_named() {
 }
 
 #[test]
+fn without_a_name_alike_the_arrays_found_are_listed() {
+    Case::attention().without("q").refused(
+        "",
+        &["`q` is missing; the inputs hold block_table, causal, k, output_gradient, ", ", v"],
+    );
+    let mut case = Case::attention().without("q");
+    for index in 0..12 {
+        case = case.zeros(&format!("extra_{index}"), &[]);
+    }
+    case.refused("", &["the inputs hold block_table, ", " and 5 more"]);
+}
+
+#[test]
 fn slips_of_names_are_pointed_out() {
     Case::attention()
         .without("output_gradient")

@@ -26,7 +26,7 @@ pub(crate) use descr::ByteOrder;
 pub(crate) use writer::{OutputArray, OutputValues, Target, WriteError, Written};
 
 /// Text out of a file as messages show it: the start of it, control characters escaped.
-fn excerpt(text: &str) -> String {
+pub(crate) fn excerpt(text: &str) -> String {
     const MOST: usize = 60;
     let shown = super::talk::escaped(text.chars().take(MOST));
     if text.chars().nth(MOST).is_some() { shown + "…" } else { shown }
