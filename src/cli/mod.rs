@@ -14,6 +14,7 @@ mod plan;
 mod report;
 mod sample;
 mod talk;
+mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ use std::time::Instant;
 use clap::Parser;
 
 use args::{Cli, Command};
-use failure::{Failure, Result};
+use failure::Result;
 use report::Report;
 use talk::Talk;
 
@@ -40,8 +41,10 @@ pub(crate) fn main() -> ExitCode {
         Err(error) if !error.use_stderr() => report::print(&error.render().to_string()),
         Err(error) => {
             let json = words.iter().any(|word| word == "--json");
-            let outcome = Err(Failure::usage(one_line(&error)));
-            report::finish(&Talk::of_failed_parse(json), None, started.elapsed(), outcome)
+            let command = usage::command(&words);
+            let outcome = Err(usage::failure(&error, &words));
+            let talk = Talk::of_failed_parse(json);
+            report::finish(&talk, command.as_deref(), started.elapsed(), outcome)
         }
     }
 }
@@ -57,18 +60,4 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::Sample(sample) => sample::write(sample),
         Command::Check(args) => check::check(args, global, talk),
     }
-}
-
-/// clap's message without its label, the usage and the pointer to the help.
-fn one_line(error: &clap::Error) -> String {
-    let text = error.render().to_string();
-    let lines = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>();
-    // What follows a colon is a list of its own.
-    let message = lines.join("; ").replace(":; ", ": ");
-    format!("{} (see --help)", message.strip_prefix("error: ").unwrap_or(&message))
 }

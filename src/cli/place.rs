@@ -17,7 +17,7 @@ pub(crate) enum Place {
 impl Place {
     /// What flags and environment ask for.
     pub(crate) fn resolve(args: &GlobalArgs) -> Result<Self> {
-        let device = given(args.device.as_deref(), "BACKSLANG_DEVICE");
+        let device = args.device.clone().or_else(|| environment("BACKSLANG_DEVICE"));
         if !device.as_deref().is_some_and(|device| device.eq_ignore_ascii_case("reference")) {
             let mut options =
                 RuntimeOptions { validation: validation(args)?, ..RuntimeOptions::default() };
@@ -27,13 +27,11 @@ impl Place {
             return Ok(Self::Device(options));
         }
         // The environment may ask for validation of all that can be validated; a flag means this call.
-        match args.validate.as_deref().map(str::parse::<Validation>).transpose()? {
-            Some(asked) if asked.any() => {
-                let message = "--validate: expected a Vulkan device, found `--device reference`, which has no layers";
-                Err(Failure::usage(message))
-            }
-            _ => Ok(Self::Reference),
+        if args.validate.is_some() {
+            let message = "--validate: expected a Vulkan device, found `--device reference`, which has no layers";
+            return Err(Failure::usage(message));
         }
+        Ok(Self::Reference)
     }
 
     /// The device that is asked for, or an error where that is the reference.
@@ -50,12 +48,14 @@ impl Place {
 
 /// Which validation flags and environment ask for.
 pub(crate) fn validation(args: &GlobalArgs) -> Result<Validation> {
-    let text = given(args.validate.as_deref(), "BACKSLANG_VALIDATE").unwrap_or_default();
-    Ok(text.parse()?)
+    match (args.validate, environment("BACKSLANG_VALIDATE")) {
+        (Some(flag), _) => Ok(flag),
+        (None, Some(text)) => Ok(text.parse()?),
+        (None, None) => Ok(Validation::NONE),
+    }
 }
 
-/// The flag, else the environment variable if it says anything.
-fn given(flag: Option<&str>, variable: &str) -> Option<String> {
-    let environment = || std::env::var(variable).ok().filter(|value| !value.trim().is_empty());
-    flag.map(str::to_owned).or_else(environment)
+/// The environment variable, if it says anything.
+fn environment(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|value| !value.trim().is_empty())
 }

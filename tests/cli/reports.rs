@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::process::Stdio;
 
+use serde_json::{Value, json};
+
 use crate::harness::{Folder, command, outcome, reference, run};
 
 #[test]
@@ -40,8 +42,14 @@ fn json_has_every_key_on_failure() {
 
 #[test]
 fn json_reports_wrong_flags_too() {
-    for words in ["--json history-backward --nonsense", "--json nonsense", "devices extra --json"] {
+    for (words, command) in [
+        ("--json history-backward --nonsense", json!("history-backward")),
+        ("--json nonsense", Value::Null),
+        ("devices extra --json", json!("devices")),
+        ("--device check sample --json", json!("sample")),
+    ] {
         let json = run(words.split(' ')).failed(2, &[]).json();
+        assert_eq!(json["command"], command, "{json}");
         assert_eq!(json["error"]["kind"], "usage", "{json}");
         assert!(json["error"]["message"].as_str().unwrap().contains("--help"), "{json}");
     }
@@ -124,6 +132,33 @@ fn the_reference_validates_nothing_and_says_so() {
         format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
     reference(&format!("{words} --validate")).failed(2, &["--validate", "reference"]);
     reference(&format!("{words} --validate=all")).failed(2, &["validate", "core"]);
+}
+
+#[test]
+fn values_of_global_flags_are_looked_at() {
+    for words in [["--validate=", "devices"], ["--validate=,", "devices"], ["--device=", "kernels"]]
+    {
+        let flag = words[0].split('=').next().unwrap();
+        run(words).failed(2, &[flag, "(see --help)"]);
+    }
+    run(["--device", "", "devices"]).failed(2, &["--device"]);
+    run(["--device", " ", "check"]).failed(2, &["device", "index"]);
+    for words in ["--validate core devices", "check --validate core"] {
+        run(words.split(' ')).failed(2, &["'core'", "did you mean --validate=core?"]);
+    }
+    let mut unset = command();
+    unset.arg("kernels").env("BACKSLANG_DEVICE", "").env("BACKSLANG_VALIDATE", "");
+    outcome(&mut unset).succeeded();
+}
+
+#[test]
+fn no_name_is_said_twice() {
+    let message = run(["history-backward", "--gradients", "k,z", "-o", "x"]).failed(2, &[]).stderr;
+    let rest = "expected `all` or a list of q, k, v, q_position, latent, k_position, found z";
+    let expected = "error: invalid value 'k,z' for '--gradients <LIST>': ";
+    assert_eq!(message, format!("{expected}{rest} (see --help)\n"));
+    let message = run(["check", "foo"]).failed(2, &["'foo'", "history-backward"]).stderr;
+    assert_eq!(message.matches("foo").count(), 1, "{message}");
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use backslang::kernels::attention::Gradients;
 use clap::{Args, ValueEnum};
 
+use super::values;
+
 pub(super) const MAMBA3_ARRAYS: &str = "\
 Arrays (float32; any number of leading axes may stand for rows):
   in   projected [rows, projected_width], dt_bias [heads],
@@ -131,7 +133,7 @@ pub(crate) struct HistoryArgs {
     #[arg(long, overrides_with = "no_causal")]
     pub(crate) causal: bool,
     /// `all`, or a comma-separated list of q, k, v, q_position, latent, k_position
-    #[arg(long, value_name = "LIST", default_value = "all", hide_default_value = false)]
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = values::gradients)]
     pub(crate) gradients: Gradients,
     /// Order of the sums
     #[arg(long, value_enum, default_value_t = Algorithm::Auto)]

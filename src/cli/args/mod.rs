@@ -2,7 +2,10 @@
 
 mod compute;
 mod sample;
+mod values;
 
+use backslang::runtime::Validation;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use compute::{
@@ -44,16 +47,17 @@ pub(crate) struct GlobalArgs {
     ///
     /// `reference` computes in float64 on the CPU and rounds once. By default a real GPU is taken before a software driver.
     /// The environment variable BACKSLANG_DEVICE says the same.
-    #[arg(long, global = true, value_name = "DEVICE")]
+    #[arg(long, global = true, value_name = "DEVICE", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) device: Option<String>,
 
     /// Run under the Vulkan validation layer; any message of it is an error
     ///
     /// A list of core, sync and gpu; core,sync when none is given. The environment variable BACKSLANG_VALIDATE says the same.
     #[arg(
-        long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "core,sync"
+        long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true,
+        default_missing_value = "core,sync", value_parser = values::validation
     )]
-    pub(crate) validate: Option<String>,
+    pub(crate) validate: Option<Validation>,
 
     /// Print one JSON object to standard output, also on failure
     #[arg(long, global = true)]
@@ -71,8 +75,8 @@ pub(crate) struct GlobalArgs {
 /// Flags of `check`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CheckArgs {
-    /// The command to check: mamba3-preprocess-backward, paged-attention-backward or history-backward; all when left out
-    #[arg(value_name = "COMMAND")]
+    /// The command to check; all when left out
+    #[arg(value_name = "COMMAND", value_parser = values::checked_command())]
     pub(crate) command: Option<backslang::check::Command>,
 }
 
