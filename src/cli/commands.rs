@@ -49,6 +49,7 @@ fn perform(
     };
     let target = Target::resolve(output)?;
     keep_inputs(input, &target)?;
+    let target = target.open()?;
     let computed = compute::run(&job, &place)?;
     let outputs = target.write(&job.outputs(computed.results))?;
     Ok(Report { device: Some(computed.device), outputs, gpu: computed.gpu, ..Report::default() })

@@ -7,6 +7,7 @@ mod compute;
 mod failure;
 mod files;
 mod inputs;
+mod interrupt;
 mod jobs;
 mod listings;
 mod place;
@@ -35,6 +36,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => {
             let talk = Talk::new(&cli.global);
             talk.start_log();
+            interrupt::listen();
             let outcome = run(&cli, &talk);
             report::finish(&talk, Some(cli.command.name()), started.elapsed(), outcome)
         }

@@ -7,6 +7,8 @@ mod failures;
 mod goldens;
 mod harness;
 mod inputs;
+#[cfg(unix)]
+mod interrupts;
 mod options;
 mod outputs;
 mod reports;

@@ -72,6 +72,21 @@ fn a_place_that_cannot_be_written_is_a_failure_of_the_work() {
     assert_eq!(folder.names("out"), ["projected_gradient.npy"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_place_that_cannot_be_written_is_found_before_the_device() {
+    let folder = Folder::mamba3();
+    for out in ["/proc/self", "/proc/self/new", "/proc/x.npz"] {
+        let words = "--device no-such-device mamba3-preprocess-backward -o";
+        let words = format!("{words} {out} -i {}", folder.at("in"));
+        run(words.split(' ')).failed(1, &["cannot write", out]);
+    }
+    let out = folder.at("made/for/nothing");
+    let words = format!("--device no-such-device mamba3-preprocess-backward -o {out}");
+    run(words.split(' ').chain(["-i", &folder.at("in")])).failed(1, &["Vulkan"]);
+    assert_eq!(folder.names(""), ["in"]);
+}
+
 /// A limit on the size of files stands in for a full disk.
 #[cfg(unix)]
 #[test]

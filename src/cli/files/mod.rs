@@ -23,6 +23,7 @@ use std::path::PathBuf;
 
 pub(crate) use catalog::{Catalog, Entry};
 pub(crate) use descr::ByteOrder;
+pub(crate) use staged::abandon;
 pub(crate) use writer::{OutputArray, OutputValues, Target, WriteError, Written};
 
 /// Text out of a file as messages show it: the start of it, control characters escaped.

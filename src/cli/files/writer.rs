@@ -158,31 +158,54 @@ impl Target {
         }
     }
 
-    /// Writes the arrays: under temporary names first, renamed when all are complete.
-    pub(crate) fn write(&self, arrays: &[OutputArray]) -> Result<Vec<Written>, WriteError> {
-        let folder = match self {
+    /// Makes sure that files can be written there; a folder that is made for them goes again unless they are.
+    pub(crate) fn open(self) -> Result<OpenTarget, WriteError> {
+        let folder = match &self {
             Self::Folder(folder) => folder.as_path(),
             Self::Archive(archive) => archive.parent().unwrap_or(Path::new("")),
         };
-        let mut staged = Staged::in_folder(folder)?;
+        let staged = Staged::in_folder(folder)?;
+        let named = |error: WriteError| WriteError { path: self.path().into(), ..error };
+        staged.probe(&self.file_of("array")).map_err(named)?;
+        Ok(OpenTarget { target: self, staged })
+    }
+
+    fn path(&self) -> &Path {
         match self {
-            Self::Folder(_) => {
+            Self::Folder(path) | Self::Archive(path) => path,
+        }
+    }
+}
+
+/// A target that can be written to, as far as can be told before.
+#[derive(Debug)]
+pub(crate) struct OpenTarget {
+    target: Target,
+    staged: Staged,
+}
+
+impl OpenTarget {
+    /// Writes the arrays: under temporary names first, renamed when all are complete.
+    pub(crate) fn write(self, arrays: &[OutputArray]) -> Result<Vec<Written>, WriteError> {
+        let Self { target, mut staged } = self;
+        match &target {
+            Target::Folder(_) => {
                 for array in arrays {
-                    staged.add(&self.file_of(&array.name), |file| {
+                    staged.add(&target.file_of(&array.name), |file| {
                         let mut sink = BufWriter::new(file);
                         array.write(&mut sink)?;
                         sink.flush()
                     })?;
                 }
             }
-            Self::Archive(archive) => staged.add(archive, |file| write_archive(file, arrays))?,
+            Target::Archive(archive) => staged.add(archive, |file| write_archive(file, arrays))?,
         }
         staged.commit()?;
         let written = |array: &OutputArray| Written {
             name: array.name.clone(),
             shape: array.shape.clone(),
             dtype: array.dtype(),
-            path: self.file_of(&array.name),
+            path: target.file_of(&array.name),
         };
         Ok(arrays.iter().map(written).collect())
     }

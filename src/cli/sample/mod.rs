@@ -26,7 +26,7 @@ pub(crate) fn write(command: &SampleCommand) -> Result<Report> {
             (&args.output, attention::arrays(&args.sizes, &mut Random::new(args.seed), true)?)
         }
     };
-    let outputs = Target::resolve(output)?.write(&arrays)?;
+    let outputs = Target::resolve(output)?.open()?.write(&arrays)?;
     Ok(Report { outputs, ..Report::default() })
 }
 
