@@ -93,7 +93,9 @@ impl Workshop<'_> {
         let Job { source, interface, entry } = job;
         let function = entry.function.as_str();
         let arguments = ["-entry", function, "-stage", "compute", "-o"];
-        let module = fs::read(self.produce(source, &format!("{function}.spv"), &arguments)?)?;
+        let raw = fs::read(self.produce(source, &format!("{function}.spv"), &arguments)?)?;
+        let module = spirv::pin_fma(&spirv::words(&raw)?)?;
+        let module: Vec<u8> = module.into_iter().flat_map(u32::to_le_bytes).collect();
         Ok((describe(source, interface, entry, &module)?, module))
     }
 

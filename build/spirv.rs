@@ -8,6 +8,8 @@ use super::model::Axis;
 
 /// Instruction and decoration numbers of the SPIR-V specification, by its names.
 pub(crate) mod op {
+    pub(crate) const EXT_INST_IMPORT: u16 = 11;
+    pub(crate) const EXT_INST: u16 = 12;
     pub(crate) const ENTRY_POINT: u16 = 15;
     pub(crate) const EXECUTION_MODE: u16 = 16;
     pub(crate) const CONSTANT: u16 = 43;
@@ -15,9 +17,13 @@ pub(crate) mod op {
     pub(crate) const SPEC_CONSTANT_FALSE: u16 = 49;
     pub(crate) const SPEC_CONSTANT: u16 = 50;
     pub(crate) const DECORATE: u16 = 71;
+    pub(crate) const MEMBER_DECORATE: u16 = 72;
     pub(crate) const EXECUTION_MODE_ID: u16 = 331;
 
     pub(crate) const DECORATION_SPEC_ID: u32 = 1;
+    pub(crate) const DECORATION_NO_CONTRACTION: u32 = 42;
+    /// Fma of the extended instruction set GLSL.std.450.
+    pub(crate) const GLSL_FMA: u32 = 50;
     pub(crate) const MODE_LOCAL_SIZE: u32 = 17;
     pub(crate) const MODE_LOCAL_SIZE_ID: u32 = 38;
     pub(crate) const MODEL_GL_COMPUTE: u32 = 5;
@@ -49,6 +55,32 @@ pub(crate) fn instructions(module: &[u32]) -> Result<Vec<(u16, &[u32])>> {
         rest = &rest[count..];
     }
     Ok(found)
+}
+
+/// The module with NoContraction on every `fma` too: slangc puts it on additions and multiplications, yet a chain of
+/// `fma` is a sum whose order counts as much.
+pub(crate) fn pin_fma(module: &[u32]) -> Result<Vec<u32>> {
+    let (mut set, mut fused, mut end, mut place) = (None, Vec::new(), HEADER_WORDS, None);
+    for (number, operands) in instructions(module)? {
+        end += operands.len() + 1;
+        match (number, operands) {
+            (op::EXT_INST_IMPORT, [result, name @ ..]) if string(name) == "GLSL.std.450" => {
+                set = Some(*result);
+            }
+            (op::EXT_INST, [_, result, from, op::GLSL_FMA, ..]) if Some(*from) == set => {
+                fused.push(*result);
+            }
+            (op::DECORATE | op::MEMBER_DECORATE, _) => place = Some(end),
+            _ => {}
+        }
+    }
+    let place = place.context("no decorations")?;
+    let head = 3 << 16 | u32::from(op::DECORATE);
+    let mut pinned = module[..place].to_vec();
+    pinned
+        .extend(fused.into_iter().flat_map(|result| [head, result, op::DECORATION_NO_CONTRACTION]));
+    pinned.extend(&module[place..]);
+    Ok(pinned)
 }
 
 /// What the reflection does not tell.

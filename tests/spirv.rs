@@ -6,7 +6,7 @@ mod build;
 use std::collections::BTreeSet;
 
 use backslang::manifest::{Axis, KERNELS, Kernel, Scalar, kernel};
-use build::spirv::{instructions, string};
+use build::spirv::{instructions, op, string};
 
 const OP_SOURCE: u16 = 3;
 const OP_STRING: u16 = 7;
@@ -47,6 +47,11 @@ fn is_float_arithmetic(number: u16) -> bool {
     matches!(number, OP_F_ADD | 131 | 133 | 136 | 140..=148)
 }
 
+/// Whether the instruction is `fma`: the one extended instruction that sums are made of.
+fn is_fma(number: u16, words: &[u32]) -> bool {
+    number == op::EXT_INST && words.get(3) == Some(&op::GLSL_FMA)
+}
+
 /// Every rule that a module breaks.
 fn lint(module: &[u32]) -> Vec<String> {
     let instructions = instructions(module).unwrap();
@@ -59,7 +64,9 @@ fn lint(module: &[u32]) -> Vec<String> {
     for (number, words) in instructions {
         let fault = match (number, words) {
             (n, _) if is_atomic(n) => format!("atomic instruction {n}"),
-            (n, [_, result, ..]) if is_float_arithmetic(n) && !exact.contains(result) => {
+            (n, [_, result, ..])
+                if (is_float_arithmetic(n) || is_fma(n, words)) && !exact.contains(result) =>
+            {
                 format!("instruction {n} without NoContraction")
             }
             (OP_CAPABILITY, [c]) if CAPABILITIES.iter().all(|(known, _)| known != c) => {
@@ -110,6 +117,12 @@ fn lint_sees_what_it_is_for() {
 
     let loose = filter(&module, |n, words| n != OP_DECORATE || words[1] != NO_CONTRACTION);
     assert_eq!(lint(&loose), [format!("instruction {OP_F_ADD} without NoContraction")]);
+
+    let fused = kernel("history_backward", "f32").unwrap().words();
+    let count = instructions(&fused).unwrap().iter().filter(|(n, words)| is_fma(*n, words)).count();
+    let loose = filter(&fused, |n, words| n != OP_DECORATE || words[1] != NO_CONTRACTION);
+    let found = lint(&loose).into_iter().filter(|fault| fault.starts_with("instruction 12 "));
+    assert!(count > 0 && found.count() == count);
 
     for (words, fault) in [
         (&[3 << 16 | 71, 9, NO_CONTRACTION][..], None),
