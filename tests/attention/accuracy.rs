@@ -1,0 +1,183 @@
+//! Values: against the golden files and the float64 reference.
+
+use backslang::kernels::attention::{Geometry, Gradient, Gradients, Options};
+use backslang::runtime::Runtime;
+use backslang::{Dtype, HostTensor};
+
+use crate::common::compare::assert_close;
+use crate::common::golden::Case;
+use crate::common::random::{AttentionCase, AttentionProblem, ScheduleCase, visible_slots};
+
+use crate::support::{busy_case, check, run_poisoned, settings, small, tolerance};
+
+/// A golden case of f32 arrays.
+pub(crate) fn golden(name: &str) -> (Case, AttentionProblem) {
+    let case = Case::open(&format!("{name}.npz"));
+    let inputs = case.backward_inputs().map(|_, a| HostTensor::from_f64(Dtype::F32, &a).unwrap());
+    let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape())).unwrap();
+    let (schedule, options) = (case.schedule(), case.options());
+    (case, AttentionProblem { inputs, schedule, options, geometry })
+}
+
+pub(crate) fn golden_files(runtime: &Runtime) {
+    for name in [
+        "backward_gqa",
+        "backward_unsorted",
+        "backward_not_causal",
+        "backward_mla",
+        "real_attention_f32",
+    ] {
+        let (case, problem) = golden(name);
+        let found = run_poisoned(runtime, &problem);
+        let expected = |output: &str| case.array(&format!("expected_{output}"));
+        for (g, found) in &found.gradients {
+            assert_close(
+                found,
+                &expected(g.output_name()),
+                tolerance(&problem),
+                &format!("{name}: {g:?}"),
+            );
+        }
+        assert_close(&found.statistics, &expected("statistics"), tolerance(&problem), name);
+    }
+    let (case, problem) = golden("history_zero_denominators");
+    let problem = problem.with_gradients(Gradients::only(&[Gradient::K, Gradient::V]));
+    for (g, found) in &run_poisoned(runtime, &problem).gradients {
+        let expected = case.array(&format!("expected_{}", g.output_name()));
+        assert_close(found, &expected, tolerance(&problem), &format!("zero denominators: {g:?}"));
+    }
+}
+
+pub(crate) fn random_problems(runtime: &Runtime) {
+    let mut rng = fastrand::Rng::with_seed(fresh_seed());
+    for _ in 0..60 {
+        let case = AttentionCase::random(&mut rng);
+        let seed = rng.u64(..);
+        check(runtime, &case.problem(seed, f32::NAN), &format!("{case:?} of seed {seed}"));
+    }
+}
+
+/// New problems on every run; a failure names its case and seed.
+pub(crate) fn fresh_seed() -> u64 {
+    match std::env::var("BACKSLANG_TEST_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => fastrand::u64(..),
+    }
+}
+
+pub(crate) fn dims_at_the_edges(runtime: &Runtime) {
+    for (seed, (key_dim, value_dim)) in [
+        (1, 1),
+        (1, 1024),
+        (1024, 1),
+        (5, 257),
+        (257, 5),
+        (31, 33),
+        (64, 80),
+        (104, 112),
+        (1024, 1024),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let problem = small(key_dim, value_dim, 0).problem(seed as u64, f32::NAN);
+        check(runtime, &problem, &format!("dims {key_dim} and {value_dim}"));
+    }
+}
+
+pub(crate) fn latent_512_and_64(runtime: &Runtime) {
+    for options in settings(Options::new(1.0 / 24.0)).step_by(3) {
+        let mut problem = small(512, 512, 64).problem(7, f32::NAN);
+        problem.options = options;
+        check(runtime, &problem, &format!("{options:?}"));
+    }
+    check(runtime, &small(1024, 1024, 256).problem(8, f32::NAN), "the largest latent");
+}
+
+pub(crate) fn nothing_to_do(runtime: &Runtime) {
+    let base = busy_case(false, 0);
+    let with = |change: fn(&mut AttentionCase)| {
+        let mut case = base;
+        change(&mut case);
+        case
+    };
+    for (name, case) in [
+        ("no queries", with(|c| c.schedule.queries = 0)),
+        ("no sequences", with(|c| c.schedule.sequences = 0)),
+        ("no pages", with(|c| (c.schedule.pages, c.schedule.max_length) = (0, 0))),
+        ("empty sequences", with(|c| c.schedule.max_length = 0)),
+        ("no heads", with(|c| c.heads = 0)),
+    ] {
+        let mut problem = case.problem(11, f32::NAN);
+        for options in settings(problem.options) {
+            problem.options = options;
+            let found = check(runtime, &problem, name);
+            for (g, tensor) in &found.gradients {
+                assert_eq!(tensor.shape(), problem.geometry.gradient_shape(*g), "{name}");
+                assert!(tensor.as_f32().unwrap().iter().all(|x| x.to_bits() == 0), "{name}: {g:?}");
+            }
+        }
+    }
+}
+
+/// More than 4096 terms in every sum.
+pub(crate) fn long_history(runtime: &Runtime) {
+    let case = AttentionCase {
+        schedule: ScheduleCase {
+            sequences: 1,
+            queries: 3,
+            pages: 300,
+            page_size: 16,
+            max_length: 4800,
+            shared: false,
+            unsorted: false,
+            packed: true,
+            positions: true,
+        },
+        heads: 2,
+        ..busy_case(false, 0)
+    };
+    let mut problem = case.problem(2, 0.0);
+    problem.schedule.sequence_lengths = vec![4500];
+    problem.schedule.block_table = (0..300).rev().collect();
+    problem.schedule.table_width = 300;
+    problem.schedule.positions = Some(vec![4000, 4499, 9999]);
+    check(runtime, &problem, "long history");
+}
+
+/// Scores that span some hundred: most probabilities vanish, the exponential must not.
+pub(crate) fn large_scores(runtime: &Runtime) {
+    for (seed, scale) in [(51, 3.0), (52, 12.0)] {
+        let problem = AttentionCase { scale, ..busy_case(false, 0) }.problem(seed, f32::NAN);
+        check(runtime, &problem, &format!("scale {scale}"));
+    }
+}
+
+pub(crate) fn live_nan_stays_with_its_row(runtime: &Runtime) {
+    let mut problem = busy_case(false, 0).problem(31, 0.0);
+    let Geometry { heads, kv_heads, key_dim, page_size, .. } = problem.geometry;
+    let row =
+        (0..problem.geometry.queries).find(|&row| problem.visible_slots(row).len() > 2).unwrap();
+    let head = 1;
+    let clean = run_poisoned(runtime, &problem);
+    if let Some(q) = problem.inputs.q.as_f32_mut() {
+        q[(row * heads + head) * key_dim] = f32::NAN;
+    }
+    let found = run_poisoned(runtime, &problem);
+    let touched = visible_slots(&problem.schedule, page_size, row, true);
+    for ((g, found), (_, clean)) in found.gradients.iter().zip(&clean.gradients) {
+        let width = *found.shape().last().unwrap();
+        let rows = found.as_f32().unwrap().chunks(width).zip(clean.as_f32().unwrap().chunks(width));
+        for (i, (found, clean)) in rows.enumerate() {
+            let depends = match g {
+                Gradient::Q => i == row * heads + head,
+                _ => i % kv_heads == head / (heads / kv_heads) && touched.contains(&(i / kv_heads)),
+            };
+            if depends {
+                assert!(found.iter().all(|x| x.is_nan()), "{g:?} row {i}: {found:?}");
+            } else {
+                assert_eq!(found, clean, "{g:?} row {i}");
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Calls on tensors that stay on the device.
+
+use backslang::Dtype;
+use backslang::kernels::attention::backward::{self, DevicePlan};
+use backslang::kernels::attention::{BackwardOutputs, Gradient, Gradients, Options, Plan};
+use backslang::runtime::Runtime;
+
+use crate::common::compare::assert_same_bits;
+use crate::common::random::AttentionCase;
+
+use crate::support::{busy_case, run_poisoned, small};
+
+/// Several calls on one uploaded plan in one submission.
+pub(crate) fn plan_is_reused_in_one_submission(runtime: &Runtime) {
+    let problem = busy_case(true, 0).problem(41, 0.0);
+    let expected = run_poisoned(runtime, &problem);
+    let plan = Plan::new(&problem.schedule, &problem.geometry, 32).unwrap();
+    let plan = DevicePlan::upload(runtime, plan).unwrap();
+    let inputs = problem.inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+    let mut recorder = runtime.recorder().unwrap();
+    // The plan's blocks of rows count, whatever the options of a later call say.
+    let calls = [32, 5, 1].map(|query_block_rows| {
+        let options = Options { query_block_rows, ..problem.options };
+        let outputs = backward::allocate(runtime, &inputs, &options).unwrap();
+        backward::record(&mut recorder, &inputs, &plan, &options, &outputs).unwrap();
+        outputs
+    });
+    let submission = recorder.submit().unwrap();
+    submission.wait().unwrap();
+    for outputs in calls {
+        for ((g, found), (_, expected)) in outputs.gradients.iter().zip(&expected.gradients) {
+            assert_same_bits(&runtime.download(found).unwrap(), expected, g.output_name());
+        }
+    }
+}
+
+/// Nothing is recorded for outputs that are not those of the call.
+pub(crate) fn outputs_of_another_call_are_refused(runtime: &Runtime) {
+    let problem = small(3, 2, 0).problem(1, 0.0);
+    let plan = Plan::new(&problem.schedule, &problem.geometry, 32).unwrap();
+    let plan = DevicePlan::upload(runtime, plan).unwrap();
+    let inputs = problem.inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+    let good = backward::allocate(runtime, &inputs, &problem.options).unwrap();
+    let odd = runtime.tensor("odd", Dtype::F32, &[1]).unwrap();
+    let mut smaller = good.clone();
+    smaller.gradients[1].1 = odd.clone();
+    let mut fewer = good.clone();
+    fewer.gradients.pop();
+    let statistics = BackwardOutputs { statistics: odd, ..good };
+    for (outputs, part) in
+        [(smaller, "k_gradient"), (fewer, "gradients"), (statistics, "statistics")]
+    {
+        let mut recorder = runtime.recorder().unwrap();
+        let refused = backward::record(&mut recorder, &inputs, &plan, &problem.options, &outputs);
+        let error = refused.unwrap_err();
+        assert!(error.is_input() && error.to_string().contains(part), "{error}");
+    }
+}
+
+/// The history kernel waits for the statistics, and for what wrote the same gradients before.
+pub(crate) fn launches_wait_for_what_they_read(runtime: &Runtime) {
+    let complete = AttentionCase { given_columns: 3, ..busy_case(false, 0) };
+    let history = Gradients::only(&[Gradient::K]);
+    for (what, problem, calls, compact, barriers) in [
+        ("statistics", busy_case(false, 0).problem(3, 0.0), 1, false, 1),
+        ("cleared pages", complete.problem(3, 0.0).with_gradients(history), 1, true, 1),
+        ("a gradient", complete.problem(3, 0.0).with_gradients(history), 2, false, 1),
+        ("nothing", complete.problem(3, 0.0), 1, false, 0),
+    ] {
+        let options = Options { compact_history: compact, ..problem.options };
+        let plan = Plan::new(&problem.schedule, &problem.geometry, 32).unwrap();
+        assert!(!plan.inactive_pages().is_empty(), "{what}");
+        let plan = DevicePlan::upload(runtime, plan).unwrap();
+        let inputs = problem.inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+        let outputs = backward::allocate(runtime, &inputs, &options).unwrap();
+        let mut recorder = runtime.recorder().unwrap();
+        for _ in 0..calls {
+            backward::record(&mut recorder, &inputs, &plan, &options, &outputs).unwrap();
+        }
+        assert_eq!(recorder.barriers(), barriers, "{what}");
+        recorder.submit().unwrap().wait().unwrap();
+    }
+}

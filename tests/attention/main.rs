@@ -1,0 +1,39 @@
+//! The attention kernels on the device against the float64 reference, the golden files and their own bits.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod accuracy;
+mod bits;
+mod calls;
+mod support;
+
+use common::gpu;
+
+fn main() -> std::process::ExitCode {
+    gpu::main(vec![
+        gpu::trial("golden_files", accuracy::golden_files),
+        gpu::trial("random_problems", accuracy::random_problems),
+        gpu::trial("history_settings_share_bits", bits::history_settings_share_bits),
+        gpu::trial("history_is_summed_in_order", bits::history_is_summed_in_order),
+        gpu::trial("gradient_subsets_share_bits", bits::gradient_subsets_share_bits),
+        gpu::trial("repeats_share_bits", bits::repeats_share_bits),
+        gpu::trial("unread_values_reach_nothing", bits::unread_values_reach_nothing),
+        gpu::trial("dims_at_the_edges", accuracy::dims_at_the_edges),
+        gpu::trial("latent_512_and_64", accuracy::latent_512_and_64),
+        gpu::trial("nothing_to_do", accuracy::nothing_to_do),
+        gpu::trial("head_map", bits::head_map),
+        gpu::trial("shared_position_key", bits::shared_position_key),
+        gpu::trial("page_placement", bits::page_placement),
+        gpu::trial("long_history", accuracy::long_history),
+        gpu::trial("large_scores", accuracy::large_scores),
+        gpu::trial("live_nan_stays_with_its_row", accuracy::live_nan_stays_with_its_row),
+        gpu::trial("plan_is_reused_in_one_submission", calls::plan_is_reused_in_one_submission),
+        gpu::trial(
+            "outputs_of_another_call_are_refused",
+            calls::outputs_of_another_call_are_refused,
+        ),
+        gpu::trial("launches_wait_for_what_they_read", calls::launches_wait_for_what_they_read),
+        gpu::trial("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
+    ])
+}
