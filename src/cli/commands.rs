@@ -12,19 +12,19 @@ use super::talk::Talk;
 
 /// `mamba3-preprocess-backward`.
 pub(crate) fn mamba3(args: &Mamba3Args, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    let (job, ignored) = Mamba3Job::resolve(args)?;
+    let (job, ignored) = Mamba3Job::resolve(args, talk)?;
     perform(Job::Mamba3(job), ignored, &args.input, &args.output, global, talk)
 }
 
 /// `paged-attention-backward`.
 pub(crate) fn attention(args: &AttentionArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    let (job, ignored) = AttentionJob::resolve(&args.shared, args.save_statistics, false)?;
+    let (job, ignored) = AttentionJob::resolve(&args.shared, args.save_statistics, false, talk)?;
     perform(Job::Attention(job), ignored, &args.shared.input, &args.shared.output, global, talk)
 }
 
 /// `history-backward`.
 pub(crate) fn history(args: &HistoryArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    let (job, ignored) = AttentionJob::resolve(args, false, true)?;
+    let (job, ignored) = AttentionJob::resolve(args, false, true, talk)?;
     perform(Job::Attention(job), ignored, &args.input, &args.output, global, talk)
 }
 
@@ -50,7 +50,10 @@ fn perform(
     let target = Target::resolve(output)?;
     keep_inputs(input, &target)?;
     let target = target.open()?;
+    let step = talk.step("computing");
     let computed = compute::run(&job, &place)?;
+    drop(step);
+    let _step = talk.step(&format!("writing {}", output.display()));
     let outputs = target.write(&job.outputs(computed.results))?;
     Ok(Report { device: Some(computed.device), outputs, gpu: computed.gpu, ..Report::default() })
 }

@@ -8,6 +8,8 @@ use backslang::HostTensor;
 use super::args::InputArgs;
 use super::failure::{Failure, Result};
 use super::files::{ByteOrder, Catalog, Entry, FileError, excerpt};
+use super::progress::Step;
+use super::talk::Talk;
 
 /// The arrays that were given, and what has been learnt of those that were read.
 #[derive(Debug)]
@@ -16,11 +18,12 @@ pub(crate) struct Inputs {
     /// Names that were spelled out with `--in`.
     spelled: Vec<String>,
     orders: BTreeMap<&'static str, ByteOrder>,
+    talk: Talk,
 }
 
 impl Inputs {
     /// Finds the arrays; reads none yet.
-    pub(crate) fn open(args: &InputArgs) -> Result<Self> {
+    pub(crate) fn open(args: &InputArgs, talk: &Talk) -> Result<Self> {
         let mut catalog = Catalog::default();
         for path in &args.inputs {
             if path.extension().is_some_and(|extension| extension == "npy") && path.is_file() {
@@ -41,7 +44,7 @@ impl Inputs {
             catalog.add_file(name, Path::new(path));
             spelled.push(name.into());
         }
-        Ok(Self { catalog, spelled, orders: BTreeMap::new() })
+        Ok(Self { catalog, spelled, orders: BTreeMap::new(), talk: *talk })
     }
 
     /// Whether there is such an array.
@@ -60,6 +63,7 @@ impl Inputs {
     /// A float32 array that may be there.
     pub(crate) fn optional_floats(&mut self, name: &'static str) -> Result<Option<HostTensor>> {
         let Some(entry) = self.catalog.get(name) else { return Ok(None) };
+        let _step = self.reading(name);
         let (tensor, descr) = entry.floats().map_err(|error| fault(name, entry, error))?;
         self.orders.insert(name, descr.order);
         Ok(Some(tensor))
@@ -73,12 +77,17 @@ impl Inputs {
         known: &[&str],
     ) -> Result<(Vec<usize>, Vec<i128>)> {
         let Some(entry) = self.catalog.get(name) else { return Err(self.missing(name, known)) };
+        let _step = self.reading(name);
         let (shape, values) = entry.integers().map_err(|error| fault(name, entry, error))?;
         if shape.len() != axes.split(',').count() {
             let message = format!("array `{name}`: expected {axes}, found shape {shape:?}");
             return Err(Failure::input("shape", message));
         }
         Ok((shape, values))
+    }
+
+    fn reading(&self, name: &str) -> Step {
+        self.talk.step(&format!("reading {name}"))
     }
 
     /// The value of the 0-d array of that name, when there is one.

@@ -12,6 +12,7 @@ mod jobs;
 mod listings;
 mod place;
 mod plan;
+mod progress;
 mod report;
 mod sample;
 mod talk;
@@ -59,7 +60,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::HistoryBackward(args) => commands::history(args, global, talk),
         Command::Devices => listings::devices(global),
         Command::Kernels => Ok(listings::kernels()),
-        Command::Sample(sample) => sample::write(sample),
+        Command::Sample(sample) => sample::write(sample, talk),
         Command::Check(args) => check::check(args, global, talk),
     }
 }

@@ -1,7 +1,7 @@
 //! What is said besides the results: errors, notes and the library's log, all on standard error.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -9,6 +9,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::args::GlobalArgs;
+use super::progress::{Aside, Step};
 
 /// How much to say, and in which form.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +44,7 @@ impl Talk {
         };
         let log = tracing_subscriber::fmt()
             .with_max_level(level)
-            .with_writer(io::stderr)
+            .with_writer(|| Aside)
             .event_format(Labelled);
         // Fails when there is a log already, which is as good.
         let _ = log.try_init();
@@ -59,6 +60,15 @@ impl Talk {
         if !self.quiet {
             say("note", message);
         }
+    }
+
+    /// Shows that something takes its time, where somebody watches and no log tells.
+    pub(crate) fn step(self, name: &str) -> Step {
+        let told = self.json || self.quiet || self.verbose > 0;
+        if told || !io::stderr().is_terminal() {
+            return Step::hidden();
+        }
+        Step::shown(escaped(name.chars()))
     }
 
     /// Something worth knowing for those who asked for more.
@@ -108,5 +118,6 @@ pub(crate) fn escaped(text: impl Iterator<Item = char>) -> String {
 /// A closed standard error is no reason to fail.
 fn say(label: &str, message: &str) {
     let line = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    let _ = writeln!(io::stderr(), "{label}: {}", escaped(line.chars()));
+    let line = format!("{label}: {}\n", escaped(line.chars()));
+    let _ = Aside.write_all(line.as_bytes());
 }

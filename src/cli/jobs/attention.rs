@@ -10,6 +10,7 @@ use crate::cli::args::{Algorithm, HistoryArgs};
 use crate::cli::failure::{Failure, Result};
 use crate::cli::files::ByteOrder;
 use crate::cli::inputs::Inputs;
+use crate::cli::talk::Talk;
 
 const SHARED: [&str; 10] = [
     "q",
@@ -48,13 +49,14 @@ impl AttentionJob {
         args: &HistoryArgs,
         save_statistics: bool,
         history_only: bool,
+        talk: &Talk,
     ) -> Resolved<Self> {
         if args.algorithm == Algorithm::Tiled {
             let message = "--algorithm: expected `auto` or `ordered` for float32 arrays, found `tiled`, \
                            which no device has for them";
             return Err(Failure::usage(message));
         }
-        let mut found = Inputs::open(&args.input)?;
+        let mut found = Inputs::open(&args.input, talk)?;
         let mla = is_mla(&found)?;
         let history: &[_] = if mla { &["latent", "q_position", "k_position"] } else { &["k", "v"] };
         let known = [SHARED.as_slice(), history].concat();

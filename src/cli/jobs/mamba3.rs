@@ -8,6 +8,7 @@ use crate::cli::args::Mamba3Args;
 use crate::cli::failure::Result;
 use crate::cli::files::ByteOrder;
 use crate::cli::inputs::Inputs;
+use crate::cli::talk::Talk;
 
 const PARAMETERS: [&str; 4] = ["epsilon", "dt_min", "dt_max", "a_floor"];
 
@@ -25,9 +26,9 @@ pub(crate) struct Mamba3Job {
 
 impl Mamba3Job {
     /// Loads and checks everything that the call needs.
-    pub(crate) fn resolve(args: &Mamba3Args) -> Resolved<Self> {
+    pub(crate) fn resolve(args: &Mamba3Args, talk: &Talk) -> Resolved<Self> {
         let known = [BackwardInputs::<()>::NAMES, &PARAMETERS].concat();
-        let mut found = Inputs::open(&args.input)?;
+        let mut found = Inputs::open(&args.input, talk)?;
         let parameters = parameters(args, &found)?;
         parameters.check()?;
         let inputs = BackwardInputs::try_build(|name| found.floats(name, &known))?;

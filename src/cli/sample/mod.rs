@@ -11,10 +11,12 @@ use super::args::SampleCommand;
 use super::failure::Result;
 use super::files::{ByteOrder, OutputArray, OutputValues, Target};
 use super::report::Report;
+use super::talk::Talk;
 use random::Random;
 
 /// Writes the inputs that are asked for.
-pub(crate) fn write(command: &SampleCommand) -> Result<Report> {
+pub(crate) fn write(command: &SampleCommand, talk: &Talk) -> Result<Report> {
+    let step = talk.step("making random arrays");
     let (output, arrays) = match command {
         SampleCommand::Mamba3(args) => {
             (&args.output, mamba3::arrays(&args.sizes, &mut Random::new(args.seed))?)
@@ -26,7 +28,10 @@ pub(crate) fn write(command: &SampleCommand) -> Result<Report> {
             (&args.output, attention::arrays(&args.sizes, &mut Random::new(args.seed), true)?)
         }
     };
-    let outputs = Target::resolve(output)?.open()?.write(&arrays)?;
+    drop(step);
+    let target = Target::resolve(output)?.open()?;
+    let _step = talk.step(&format!("writing {}", output.display()));
+    let outputs = target.write(&arrays)?;
     Ok(Report { outputs, ..Report::default() })
 }
 
