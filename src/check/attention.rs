@@ -12,6 +12,11 @@ use crate::kernels::attention::{BackwardOutputs, Gradient, Options, Plan};
 use crate::reference;
 use crate::runtime::Runtime;
 
+/// The names of the command's cases.
+pub(super) fn names(command: Command) -> Vec<&'static str> {
+    cases(command).iter().map(|case| case.name).collect()
+}
+
 /// Runs every case of the command.
 pub(super) fn check(
     runtime: &Runtime,

@@ -55,6 +55,11 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// The names of the cases.
+pub(super) fn names() -> Vec<&'static str> {
+    cases().iter().map(|case| case.name).collect()
+}
+
 /// Runs every case.
 pub(super) fn check(runtime: &Runtime, add: &mut dyn FnMut(CaseReport)) -> Result<()> {
     for (seed, case) in cases().iter().enumerate() {

@@ -118,6 +118,14 @@ impl CaseReport {
     }
 }
 
+/// The names of a command's cases, in the order in which they run.
+pub fn cases(command: Command) -> Vec<&'static str> {
+    match command {
+        Command::Mamba3PreprocessBackward => mamba3::names(),
+        Command::PagedAttentionBackward | Command::HistoryBackward => attention::names(command),
+    }
+}
+
 /// Checks the commands, case after case; `seen` hears of each.
 ///
 /// # Errors

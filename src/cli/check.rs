@@ -5,41 +5,75 @@ use serde_json::{Value, json};
 
 use super::args::{CheckArgs, GlobalArgs};
 use super::failure::{Failure, Result};
-use super::listings::table;
+use super::listings::aligned;
 use super::place::Place;
-use super::report::Report;
+use super::report::{self, Report};
 use super::talk::Talk;
 
-/// Checks one command, or all of them.
+/// Checks one command, or all of them, and tells of each case at its end.
 pub(crate) fn check(args: &CheckArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
     let runtime = Place::resolve(global)?.open()?;
     let commands = args.command.map_or_else(|| Command::ALL.to_vec(), |command| vec![command]);
-    let reports = check::run(&runtime, &commands, |report| {
-        let verdict = if report.passed() { "passed" } else { "failed" };
-        talk.detail(&format!("{}: {}: {verdict}", report.command.name(), report.case));
-    })?;
-    let header = ["command", "case", "error", "allowed", "GPU ms", "result"];
-    let mut rows = vec![header.map(String::from).to_vec()];
-    rows.extend(reports.iter().map(row));
+    let mut table = Table::begin(&commands, talk)?;
+    let step = talk.step("checking");
+    let reports = check::run(&runtime, &commands, |report| table.add(report))?;
+    drop(step);
     let failed = reports.iter().filter(|report| !report.passed()).count();
     let device = runtime.device().name.clone();
     // Waits for the device: what the layers say of its end counts too.
     runtime.finish()?;
+    table.printed?;
     let failure = || {
         let message = format!("{failed} of {} cases failed on {device}", reports.len());
         Failure::work("check", message)
     };
     Ok(Report {
         failed: (failed > 0).then(failure),
-        text: table(&rows),
         extra: Some(("checks", Value::from(reports.iter().map(object).collect::<Vec<_>>()))),
         device: Some(device),
         ..Report::default()
     })
 }
 
-fn row(report: &CaseReport) -> Vec<String> {
-    vec![
+/// A table that is printed row by row, so that its widths are known before its cells.
+struct Table<'a> {
+    widths: [usize; 6],
+    talk: &'a Talk,
+    /// The first failure to print.
+    printed: Result<()>,
+}
+
+impl<'a> Table<'a> {
+    fn begin(commands: &[Command], talk: &'a Talk) -> Result<Self> {
+        let longest = |names: Vec<&str>| names.iter().map(|name| name.len()).max().unwrap_or(0);
+        let names = longest(commands.iter().map(|command| command.name()).collect());
+        let cases = longest(commands.iter().flat_map(|&command| check::cases(command)).collect());
+        let mut table = Self { widths: [names, cases, 7, 7, 9, 0], talk, printed: Ok(()) };
+        table.print(&["command", "case", "error", "allowed", "GPU ms", "result"].map(String::from));
+        match table.printed {
+            Ok(()) => Ok(table),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn add(&mut self, report: &CaseReport) {
+        self.print(&row(report));
+        if self.talk.json {
+            let verdict = if report.passed() { "passed" } else { "failed" };
+            let name = report.command.name();
+            self.talk.detail(&format!("{name}: {}: {verdict}", report.case));
+        }
+    }
+
+    fn print(&mut self, cells: &[String]) {
+        if !self.talk.json && !self.talk.quiet && self.printed.is_ok() {
+            self.printed = report::say(&aligned(cells, &self.widths));
+        }
+    }
+}
+
+fn row(report: &CaseReport) -> [String; 6] {
+    [
         report.command.name().into(),
         report.case.into(),
         format!("{:.1e}", report.error),

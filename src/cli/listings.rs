@@ -118,7 +118,7 @@ fn axis_text(kernel: &Kernel, axis: Axis) -> String {
 }
 
 /// Columns as wide as their widest cell; the last one is not padded.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
+fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
@@ -126,9 +126,13 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
     for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
+        text += &aligned(row, &widths);
     }
     text
+}
+
+/// One line of a table.
+pub(crate) fn aligned(row: &[String], widths: &[usize]) -> String {
+    let cells = row.iter().zip(widths).map(|(cell, &width)| format!("{cell:width$}"));
+    format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
 }

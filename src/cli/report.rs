@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::failure::{Failure, Result};
 use super::files::Written;
+use super::progress;
 use super::talk::Talk;
 
 /// What a command has to say when it is done.
@@ -70,6 +71,11 @@ pub(crate) fn print(text: &str) -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// Prints a part of the text before the rest is known.
+pub(crate) fn say(text: &str) -> Result<()> {
+    progress::aside(|| write(text)).map_err(|error| Failure::work("output", unprinted(&error)))
 }
 
 fn unprinted(error: &io::Error) -> String {

@@ -103,7 +103,7 @@ pub(crate) enum Command {
     ///
     /// Every case runs on inputs made up here. Its error is the relative Frobenius norm of the difference from float64,
     /// the largest over the outputs. Outputs begin as NaN, and so does what no kernel may use; repeated runs and all
-    /// settings must give the same bits. Takes seconds on a GPU and up to minutes on a CPU; -v tells of each case at its end.
+    /// settings must give the same bits. Takes seconds on a GPU and up to minutes on a CPU.
     Check(CheckArgs),
 }
 
