@@ -3,6 +3,7 @@
 mod args;
 mod check;
 mod commands;
+mod completions;
 mod compute;
 mod failure;
 mod files;
@@ -62,5 +63,6 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::Kernels => Ok(listings::kernels()),
         Command::Sample(sample) => sample::write(sample, talk),
         Command::Check(args) => check::check(args, global, talk),
+        Command::Completions(args) => Ok(completions::script(args)),
     }
 }

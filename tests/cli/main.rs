@@ -3,6 +3,7 @@
 #[path = "../common/golden.rs"]
 mod golden;
 
+mod completions;
 mod failures;
 mod goldens;
 mod harness;

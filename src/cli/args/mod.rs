@@ -7,6 +7,7 @@ mod values;
 use backslang::runtime::Validation;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 
 pub(crate) use compute::{
     Algorithm, AttentionArgs, HistoryArgs, InputArgs, Mamba3Args, OutputArgs,
@@ -80,6 +81,22 @@ pub(crate) struct CheckArgs {
     pub(crate) command: Option<backslang::check::Command>,
 }
 
+/// Flags of `completions`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell to write for
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+const COMPLETIONS: &str = "\
+Examples:
+  backslang completions bash > ~/.local/share/bash-completion/completions/backslang
+  backslang completions fish > ~/.config/fish/completions/backslang.fish
+  backslang completions zsh > FOLDER/_backslang       # FOLDER being one of $fpath
+  backslang completions elvish >> ~/.config/elvish/rc.elv
+  backslang completions powershell >> $PROFILE";
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -105,6 +122,9 @@ pub(crate) enum Command {
     /// the largest over the outputs. Outputs begin as NaN, and so does what no kernel may use; repeated runs and all
     /// settings must give the same bits. Takes seconds on a GPU and up to minutes on a CPU.
     Check(CheckArgs),
+    /// Print the script by which a shell completes the words of this command
+    #[command(after_long_help = COMPLETIONS)]
+    Completions(CompletionsArgs),
 }
 
 impl Command {
@@ -118,6 +138,7 @@ impl Command {
             Self::Kernels => "kernels",
             Self::Sample(_) => "sample",
             Self::Check(_) => "check",
+            Self::Completions(_) => "completions",
         }
     }
 }
