@@ -4,6 +4,10 @@
 #[allow(dead_code, reason = "the tests on the reference use the rest")]
 mod harness;
 
+#[path = "cli/schema.rs"]
+#[allow(dead_code, reason = "the tests on the reference use the rest")]
+mod schema;
+
 mod common;
 
 use std::io::{BufRead, BufReader};
@@ -13,6 +17,7 @@ use backslang::runtime::Runtime;
 use common::golden::{Case, relative_error};
 use common::gpu;
 use harness::{Folder, Outcome, outcome};
+use schema::Schema;
 
 fn main() -> ExitCode {
     gpu::main(vec![
@@ -56,6 +61,7 @@ fn golden_files(runtime: &Runtime) {
 fn devices_are_chosen(runtime: &Runtime) {
     let info = runtime.device();
     let listed = json("devices");
+    Schema::read().holds_each("devices", &listed["devices"]);
     let found = &listed["devices"][info.index];
     assert_eq!(found["uuid"], info.uuid_text().as_str());
     assert_eq!(found["usable"], true);
@@ -71,6 +77,7 @@ fn devices_are_chosen(runtime: &Runtime) {
 
 fn checks_pass(_: &Runtime) {
     let report = json("check mamba3-preprocess-backward");
+    Schema::read().holds_each("checks", &report["checks"]);
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.len() > 5 && checks.iter().all(|check| check["passed"] == true), "{report}");
     let mut child = Command::new(env!("CARGO_BIN_EXE_backslang"))

@@ -10,7 +10,9 @@ mod harness;
 mod inputs;
 #[cfg(unix)]
 mod interrupts;
+mod json;
 mod options;
 mod outputs;
 mod reports;
 mod samples;
+mod schema;

@@ -61,6 +61,9 @@ pub(crate) struct GlobalArgs {
     pub(crate) validate: Option<Validation>,
 
     /// Print one JSON object to standard output, also on failure
+    ///
+    /// Its keys are command, device, outputs, gpu_ms, wall_ms, error {kind, message} and, depending on the command, plan,
+    /// devices, kernels, checks or completions. They are described in docs/json.md of the sources.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
