@@ -49,7 +49,7 @@ fn perform(
     };
     let target = Target::resolve(output)?;
     keep_inputs(input, &target)?;
-    let target = target.open()?;
+    let target = target.open(job.output_names())?;
     let step = talk.step("computing");
     let computed = compute::run(&job, &place)?;
     drop(step);

@@ -81,6 +81,13 @@ fn a_place_that_cannot_be_written_is_found_before_the_device() {
         let words = format!("{words} {out} -i {}", folder.at("in"));
         run(words.split(' ')).failed(1, &["cannot write", out]);
     }
+    fs::create_dir_all(folder.path().join("taken/dt_bias_gradient.npy")).unwrap();
+    let taken = folder.at("taken");
+    let words = format!("--device no-such-device mamba3-preprocess-backward -o {taken}");
+    run(words.split(' ').chain(["-i", &folder.at("in")]))
+        .failed(1, &["dt_bias_gradient.npy", "folder"]);
+    assert_eq!(folder.names("taken"), ["dt_bias_gradient.npy"]);
+    fs::remove_dir_all(taken).unwrap();
     let out = folder.at("made/for/nothing");
     let words = format!("--device no-such-device mamba3-preprocess-backward -o {out}");
     run(words.split(' ').chain(["-i", &folder.at("in")])).failed(1, &["Vulkan"]);

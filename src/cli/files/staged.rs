@@ -121,6 +121,7 @@ impl Files {
     }
 
     fn probe(&self, target: &Path) -> Result<(), WriteError> {
+        check_no_folder(target)?;
         let temporary = self.beside(target, "probe");
         create_new(&temporary).map_err(at(target))?;
         fs::remove_file(&temporary).map_err(at(target))

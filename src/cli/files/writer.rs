@@ -158,22 +158,23 @@ impl Target {
         }
     }
 
-    /// Makes sure that files can be written there; a folder that is made for them goes again unless they are.
-    pub(crate) fn open(self) -> Result<OpenTarget, WriteError> {
+    /// Makes sure that arrays of these names can be written; a folder made for them goes again unless they are.
+    pub(crate) fn open<'a>(
+        self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<OpenTarget, WriteError> {
         let folder = match &self {
             Self::Folder(folder) => folder.as_path(),
             Self::Archive(archive) => archive.parent().unwrap_or(Path::new("")),
         };
         let staged = Staged::in_folder(folder)?;
-        let named = |error: WriteError| WriteError { path: self.path().into(), ..error };
-        staged.probe(&self.file_of("array")).map_err(named)?;
-        Ok(OpenTarget { target: self, staged })
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Folder(path) | Self::Archive(path) => path,
+        match &self {
+            Self::Folder(_) => {
+                names.into_iter().try_for_each(|name| staged.probe(&self.file_of(name)))?;
+            }
+            Self::Archive(archive) => staged.probe(archive)?,
         }
+        Ok(OpenTarget { target: self, staged })
     }
 }
 

@@ -25,6 +25,19 @@ pub(crate) enum Job {
 pub(crate) type Results = Vec<(&'static str, HostTensor)>;
 
 impl Job {
+    /// The names of the results.
+    pub(crate) fn output_names(&self) -> Vec<&'static str> {
+        match self {
+            Self::Mamba3(job) => {
+                job.geometry.backward_outputs().named().map(|(name, _)| name).collect()
+            }
+            Self::Attention(job) => {
+                let gradients = job.options.gradients.iter().map(|gradient| gradient.output_name());
+                gradients.chain(job.save_statistics.then_some("statistics")).collect()
+            }
+        }
+    }
+
     /// Names each result's byte order after the array that it is the gradient of.
     pub(crate) fn outputs(&self, results: Results) -> Vec<OutputArray> {
         let order = |name: &str| match self {

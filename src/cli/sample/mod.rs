@@ -29,7 +29,8 @@ pub(crate) fn write(command: &SampleCommand, talk: &Talk) -> Result<Report> {
         }
     };
     drop(step);
-    let target = Target::resolve(output)?.open()?;
+    let names = arrays.iter().map(|array| array.name.as_str());
+    let target = Target::resolve(output)?.open(names)?;
     let _step = talk.step(&format!("writing {}", output.display()));
     let outputs = target.write(&arrays)?;
     Ok(Report { outputs, ..Report::default() })

@@ -31,7 +31,7 @@ fn what_is_written_reads_back() {
     ];
     for place in ["inner/folder", "inner/archive.npz"] {
         let path = folder.0.join(place);
-        let written = Target::resolve(&path).unwrap().open().unwrap().write(&arrays).unwrap();
+        let written = Target::resolve(&path).unwrap().open([]).unwrap().write(&arrays).unwrap();
         let mut catalog = Catalog::default();
         catalog.add(&path).unwrap();
         for (array, written) in arrays.iter().zip(written) {
@@ -47,7 +47,7 @@ fn what_is_written_reads_back() {
 fn heads_are_what_numpy_writes() {
     let folder = Folder::new();
     let target = Target::resolve(&folder.0).unwrap();
-    target.open().unwrap().write(&[array("x", &[7], ByteOrder::Big)]).unwrap();
+    target.open([]).unwrap().write(&[array("x", &[7], ByteOrder::Big)]).unwrap();
     let bytes = fs::read(folder.0.join("x.npy")).unwrap();
     assert_eq!(&bytes[..10], b"\x93NUMPY\x01\x00\x76\x00");
     let text = std::str::from_utf8(&bytes[10..128]).unwrap();
@@ -63,7 +63,7 @@ fn archives_of_the_same_arrays_have_the_same_bytes() {
         let path = folder.0.join(name);
         Target::resolve(&path)
             .unwrap()
-            .open()
+            .open([])
             .unwrap()
             .write(&[array("x", &[9], ByteOrder::Little)])
             .unwrap();
@@ -78,7 +78,7 @@ fn other_files_stay_and_old_results_are_replaced() {
     folder.file("keep.npy", b"kept");
     folder.file("x.npy", b"old");
     let target = Target::resolve(&folder.0).unwrap();
-    target.open().unwrap().write(&[array("x", &[2], ByteOrder::Little)]).unwrap();
+    target.open([]).unwrap().write(&[array("x", &[2], ByteOrder::Little)]).unwrap();
     assert_eq!(folder.names(), ["keep.npy", "x.npy"]);
     assert_eq!(fs::read(folder.0.join("keep.npy")).unwrap(), b"kept");
     assert_eq!(fs::read(folder.0.join("x.npy")).unwrap().len(), 136);
@@ -91,7 +91,7 @@ fn a_set_that_cannot_be_complete_is_not_begun() {
     fs::create_dir(folder.0.join("z.npy")).unwrap();
     let target = Target::resolve(&folder.0).unwrap();
     let arrays = ["x", "y", "z"].map(|name| array(name, &[2], ByteOrder::Little));
-    let error = target.open().unwrap().write(&arrays).unwrap_err();
+    let error = target.open([]).unwrap().write(&arrays).unwrap_err();
     assert!(error.path.ends_with("z.npy"), "{error}");
     assert_eq!(folder.names(), ["x.npy", "z.npy"]);
     assert_eq!(fs::read(folder.0.join("x.npy")).unwrap(), b"old x");
