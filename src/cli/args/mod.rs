@@ -6,7 +6,7 @@ mod values;
 
 use backslang::runtime::Validation;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
 pub(crate) use compute::{
@@ -38,7 +38,8 @@ Examples:
   What would run, without running it:
     backslang paged-attention-backward -i inputs --plan
 
-Exit codes: 0 done; 2 something wrong in flags or inputs; 1 device, validation, memory, output, or a failed check.";
+Exit codes: 0 done; 2 something wrong in flags or inputs; 1 device, validation, memory, output, or a failed check;
+130 or 143 interrupted by SIGINT or SIGTERM, nothing half-written left.";
 
 /// Flags that every command takes.
 #[derive(Debug, Clone, Args)]
@@ -48,7 +49,10 @@ pub(crate) struct GlobalArgs {
     ///
     /// `reference` computes in float64 on the CPU and rounds once. By default a real GPU is taken before a software driver.
     /// The environment variable BACKSLANG_DEVICE says the same.
-    #[arg(long, global = true, value_name = "DEVICE", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(
+        long, global = true, value_name = "DEVICE", value_parser = NonEmptyStringValueParser::new(),
+        value_hint = ValueHint::Other
+    )]
     pub(crate) device: Option<String>,
 
     /// Run under the Vulkan validation layer; any message of it is an error
@@ -56,7 +60,7 @@ pub(crate) struct GlobalArgs {
     /// A list of core, sync and gpu; core,sync when none is given. The environment variable BACKSLANG_VALIDATE says the same.
     #[arg(
         long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true,
-        default_missing_value = "core,sync", value_parser = values::validation
+        default_missing_value = "core,sync", value_parser = values::validation, value_hint = ValueHint::Other
     )]
     pub(crate) validate: Option<Validation>,
 
