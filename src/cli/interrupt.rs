@@ -8,11 +8,16 @@ pub(crate) fn listen() {
     use signal_hook::consts::{SIGINT, SIGTERM};
     use signal_hook::iterator::Signals;
 
+    use super::{files, progress};
+
     // Where there can be no watch, signals do what they do by default.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     let watch = move || {
         if let Some(signal) = signals.forever().next() {
-            super::files::abandon(|| signal_hook::low_level::exit(128 + signal));
+            files::abandon(|| {
+                progress::wipe();
+                signal_hook::low_level::exit(128 + signal)
+            });
         }
     };
     let _ = std::thread::Builder::new().name("interrupts".into()).spawn(watch);

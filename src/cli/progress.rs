@@ -44,6 +44,14 @@ fn show(bar: Option<ProgressBar>) {
     *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
 }
 
+/// Wipes the spinner off the terminal when the process is about to end, waiting for nobody.
+#[cfg(unix)]
+pub(crate) fn wipe() {
+    if SHOWN.try_lock().is_ok_and(|bar| bar.is_some()) {
+        let _ = io::stderr().write_all(b"\r\x1b[2K");
+    }
+}
+
 /// Does something that prints to the terminal, the spinner out of its way.
 pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
     let bar = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
