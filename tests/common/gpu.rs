@@ -5,7 +5,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary includes it and uses its share")]
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 use backslang::Error;
 use backslang::runtime::{Runtime, RuntimeOptions, Validation};
@@ -13,6 +13,9 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// The binary's runtime, or why there is none.
 type Shared = Result<Runtime, Error>;
+
+/// Held for writing by a trial that takes all memory there is, for reading by all others.
+static MEMORY: RwLock<()> = RwLock::new(());
 
 static RUNTIME: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
 
@@ -34,12 +37,31 @@ pub fn gpu_trial<F>(name: impl Into<String>, test: F) -> Trial
 where
     F: FnOnce(&Runtime) -> Result<(), Failed> + Send + 'static,
 {
-    let run = move || match &*shared() {
+    let run = || {
+        let _others = MEMORY.read();
+        on_shared(test)
+    };
+    Trial::ignorable_test(name, run).with_kind("gpu")
+}
+
+/// As [`gpu_trial`], while no other trial runs: for one that takes all memory there is.
+pub fn exclusive_trial<F>(name: impl Into<String>, test: F) -> Trial
+where
+    F: FnOnce(&Runtime) -> Result<(), Failed> + Send + 'static,
+{
+    let run = || {
+        let _alone = MEMORY.write();
+        on_shared(test)
+    };
+    Trial::ignorable_test(name, run).with_kind("gpu")
+}
+
+fn on_shared(test: impl FnOnce(&Runtime) -> Result<(), Failed>) -> Result<Completion, Failed> {
+    match &*shared() {
         Ok(runtime) => test(runtime).map(|()| Completion::Completed),
         Err(error) if is_missing(error) => Ok(Completion::ignored_with(error)),
         Err(error) => Err(in_full(error).into()),
-    };
-    Trial::ignorable_test(name, run).with_kind("gpu")
+    }
 }
 
 /// A trial on a runtime of its own with core and synchronization validation, ignored where the layer is not installed.
@@ -47,16 +69,17 @@ pub fn validated_trial<F>(name: impl Into<String>, test: F) -> Trial
 where
     F: FnOnce(Runtime) -> Result<(), Failed> + Send + 'static,
 {
-    let run = move || match Runtime::new(&RuntimeOptions {
-        validation: Validation::STANDARD,
-        ..options()
-    }) {
-        Ok(runtime) => test(runtime).map(|()| Completion::Completed),
-        Err(error @ Error::NoValidationLayer(_)) if !options().validation.any() => {
-            Ok(Completion::ignored_with(error))
+    let run = move || {
+        let _others = MEMORY.read();
+        let options = RuntimeOptions { validation: Validation::STANDARD, ..options() };
+        match Runtime::new(&options) {
+            Ok(runtime) => test(runtime).map(|()| Completion::Completed),
+            Err(error @ Error::NoValidationLayer(_)) if !self::options().validation.any() => {
+                Ok(Completion::ignored_with(error))
+            }
+            Err(error) if is_missing(&error) => Ok(Completion::ignored_with(error)),
+            Err(error) => Err(in_full(&error).into()),
         }
-        Err(error) if is_missing(&error) => Ok(Completion::ignored_with(error)),
-        Err(error) => Err(in_full(&error).into()),
     };
     Trial::ignorable_test(name, run).with_kind("gpu")
 }

@@ -11,36 +11,22 @@ mod transfers;
 mod validation;
 
 use std::process::ExitCode;
-use std::sync::RwLock;
 
 use backslang::manifest::{Axis, Constant, Kernel, PushField, Scalar};
 use backslang::runtime::{Access, Recorder, Runtime, RuntimeOptions, Submission, Tensor};
 use backslang::{Dtype, Error, HostTensor, Result};
 use bytemuck::{Pod, Zeroable};
-use gpu::{gpu_trial, validated_trial};
+use gpu::{exclusive_trial, gpu_trial, validated_trial};
 use libtest_mimic::{Completion, Failed, Trial};
 
 type Outcome = Result<(), Failed>;
 type Test = (&'static str, fn(&Runtime) -> Outcome);
 
-/// Held for reading by tests that need memory, for writing by the one that takes all there is.
-static MEMORY: RwLock<()> = RwLock::new(());
-
 fn main() -> ExitCode {
     let shared =
         [devices::TESTS, transfers::TESTS, commands::TESTS, resources::TESTS, lifetimes::TESTS];
-    let shared = shared.concat().into_iter().map(|(name, test)| {
-        gpu_trial(name, move |runtime| {
-            let _others = MEMORY.read();
-            test(runtime)
-        })
-    });
-    let memory = resources::EXCLUSIVE.iter().map(|&(name, test)| {
-        gpu_trial(name, move |runtime| {
-            let _alone = MEMORY.write();
-            test(runtime)
-        })
-    });
+    let shared = shared.concat().into_iter().map(|(name, test)| gpu_trial(name, test));
+    let memory = resources::EXCLUSIVE.iter().map(|&(name, test)| exclusive_trial(name, test));
     let validated = validation::TESTS.iter().map(|&(name, test)| validated_trial(name, test));
     let compiled =
         Trial::ignorable_test("mix_spv_is_what_slangc_makes", mix_spv_is_what_slangc_makes);
