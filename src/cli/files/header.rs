@@ -79,10 +79,10 @@ impl Header {
     fn parse(text: &str, length: u64) -> Result<Self, String> {
         let mut cursor = Cursor { rest: text };
         let (mut descr, mut fortran_order, mut shape) = (None, None, None);
-        cursor.expect('{')?;
+        cursor.consume('{')?;
         while !cursor.take('}') {
             let key = cursor.string()?;
-            cursor.expect(':')?;
+            cursor.consume(':')?;
             let again = match key {
                 "descr" => descr.replace(cursor.descr()?).is_some(),
                 "fortran_order" => fortran_order.replace(cursor.boolean()?).is_some(),
@@ -96,7 +96,7 @@ impl Header {
                 return Err(format!("its header has the key `{key}` twice"));
             }
             if !cursor.take(',') {
-                cursor.expect('}')?;
+                cursor.consume('}')?;
                 break;
             }
         }
@@ -154,7 +154,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn expect(&mut self, symbol: char) -> Result<(), String> {
+    fn consume(&mut self, symbol: char) -> Result<(), String> {
         if self.take(symbol) {
             return Ok(());
         }
@@ -171,7 +171,7 @@ impl<'a> Cursor<'a> {
     fn string(&mut self) -> Result<&'a str, String> {
         let quote = if self.take('"') { '"' } else { '\'' };
         if quote == '\'' {
-            self.expect('\'')?;
+            self.consume('\'')?;
         }
         let (text, rest) = self.rest.split_once(quote).ok_or("its header has an open string")?;
         self.rest = rest;
@@ -197,7 +197,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn shape(&mut self) -> Result<Vec<usize>, String> {
-        self.expect('(')?;
+        self.consume('(')?;
         let mut shape = Vec::new();
         while !self.take(')') {
             if shape.len() == MAX_AXES {
@@ -205,7 +205,7 @@ impl<'a> Cursor<'a> {
             }
             shape.push(self.size()?);
             if !self.take(',') {
-                self.expect(')')?;
+                self.consume(')')?;
                 break;
             }
         }

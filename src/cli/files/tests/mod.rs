@@ -1,8 +1,8 @@
 //! Files as NumPy writes them, files that lie, and sets that cannot be written.
 
 mod allocation;
-mod reading;
-mod writing;
+mod reading_tests;
+mod writing_tests;
 
 use std::fs;
 use std::path::{Path, PathBuf};
