@@ -99,6 +99,9 @@ pub struct Runtime {
 impl Runtime {
     /// Opens a device and checks on it that subgroups are what kernels rely on.
     ///
+    /// Open one runtime and share it among threads. Several devices open at once on several threads of a process have
+    /// been seen to lock each other out within NVIDIA's driver.
+    ///
     /// # Errors
     /// [`Error::NoLoader`], [`Error::NoValidationLayer`], [`Error::NoDevice`] with the reason for each device that was
     /// rejected, [`Error::Unsupported`] when the subgroup size cannot be had, [`Error::Validation`].
