@@ -1,5 +1,6 @@
 //! Compiles the shaders with slangc, or takes the committed SPIR-V where there is no slangc, and
-//! generates the manifest that `src/manifest.rs` includes.
+//! generates the manifest that `src/manifest.rs` includes. With the feature `forms` all kernels are
+//! compiled in their further forms too, for `src/forms.rs`.
 //!
 //! The compiler is looked for through `SLANGC`, `SLANG_DIR`, `VULKAN_SDK` and `PATH`. With
 //! `BACKSLANG_UPDATE_SHADERS=FOLDER` the modules and their manifest are written there as well.
@@ -26,7 +27,7 @@ mod sources;
 #[path = "build/spirv.rs"]
 mod spirv;
 
-use compile::Compiled;
+use compile::{Compiled, Form, HEAP_SLOTS};
 use slangc::Slangc;
 use sources::Sources;
 
@@ -40,16 +41,36 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-changed=shaders");
     watch(UPDATE);
     let sources = Sources::read(&shaders)?;
-    let compiled = match compiler(&package)? {
+    let compiler = compiler(&package)?;
+    if env::var_os("CARGO_FEATURE_FORMS").is_some() {
+        let slangc = compiler.as_ref().context("the feature `forms` compiles the shaders");
+        compile_forms(slangc.context(NO_COMPILER)?, &package, &out, &sources)?;
+    }
+    let compiled = match compiler {
         Some(slangc) => compile_fresh(&slangc, &package, &out, &sources)?,
         None => {
             ensure!(env::var_os(UPDATE).is_none(), "{UPDATE} is set, but {NO_COMPILER}");
             committed::load(&shaders.join(sources::COMPILED), &sources).context(NO_COMPILER)?
         }
     };
-    committed::write_modules(&out.join("spirv"), &compiled)?;
-    let generated = codegen::generate(&compiled.manifest);
-    committed::write_if_changed(&out.join("manifest.rs"), generated.as_bytes())
+    generate(&out, Form::Heap, "manifest.rs", &compiled)
+}
+
+/// Writes the modules of a form and the source that includes them.
+fn generate(out: &Path, form: Form, file: &str, compiled: &Compiled) -> Result<()> {
+    committed::write_modules(&out.join(form.name()), compiled)?;
+    let generated = codegen::generate(&compiled.manifest, form.name());
+    committed::write_if_changed(&out.join(file), generated.as_bytes())
+}
+
+fn compile_forms(slangc: &Slangc, package: &Path, out: &Path, sources: &Sources) -> Result<()> {
+    for form in [Form::FixedHeap, Form::Plain] {
+        let scratch = out.join("slang").join(form.name());
+        let compiled = compile::compile(slangc, package, &scratch, sources, form)?;
+        generate(out, form, &format!("{}.rs", form.name()), &compiled)?;
+    }
+    let slots = format!("pub(crate) const HEAP_SLOTS: u32 = {HEAP_SLOTS};\n");
+    committed::write_if_changed(&out.join("heap_slots.rs"), slots.as_bytes())
 }
 
 fn folder(variable: &str) -> Result<PathBuf> {
@@ -87,7 +108,7 @@ fn compile_fresh(
     out: &Path,
     sources: &Sources,
 ) -> Result<Compiled> {
-    let compiled = compile::compile(slangc, package, &out.join("slang"), sources)?;
+    let compiled = compile::compile(slangc, package, &out.join("slang"), sources, Form::Heap)?;
     let committed = package.join("shaders").join(sources::COMPILED);
     if let Some(target) = env::var_os(UPDATE) {
         committed::update(Path::new(&target), &compiled)?;

@@ -21,6 +21,41 @@ pub(crate) const FLAGS: &str = "-target spirv \
     +spvGroupNonUniformShuffle+spvGroupNonUniformVote \
     -O0 -fp-mode precise -fvk-use-entrypoint-name -warnings-as-errors all -I shaders/shared";
 
+/// Descriptors in the heap of [`Form::FixedHeap`].
+pub(crate) const HEAP_SLOTS: u32 = 1024;
+
+/// How kernels reach their tensors; see `shaders/shared/storage.slang`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Through a heap without a size: the product.
+    Heap,
+    /// Through a heap of [`HEAP_SLOTS`] descriptors.
+    FixedHeap,
+    /// Through a binding each.
+    Plain,
+}
+
+impl Form {
+    /// What it is called in the build folder.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Heap => "heap",
+            Self::FixedHeap => "fixed_heap",
+            Self::Plain => "plain",
+        }
+    }
+
+    /// All flags to compile it with.
+    fn flags(self) -> String {
+        match self {
+            Self::Heap => FLAGS.to_owned(),
+            Self::FixedHeap => format!("{FLAGS} -DHEAP_SLOTS={HEAP_SLOTS}"),
+            // Bindings leaving the push block is what it is about.
+            Self::Plain => format!("{FLAGS} -DPLAIN_BINDINGS -warnings-disable 31106,31107"),
+        }
+    }
+}
+
 /// Kernels with their modules by file name.
 pub(crate) struct Compiled {
     pub(crate) manifest: Manifest,
@@ -42,18 +77,20 @@ struct Workshop<'a> {
     /// Intermediate files, kept from build to build.
     scratch: &'a Path,
     sources: &'a Sources,
+    form: Form,
 }
 
-/// Compiles every entry point of every kernel file below `package`/shaders, with intermediate files
-/// in `scratch`. All failures are reported together.
+/// Compiles every entry point of every kernel file below `package`/shaders in one form, with
+/// intermediate files in `scratch`. All failures are reported together.
 pub(crate) fn compile(
     slangc: &Slangc,
     package: &Path,
     scratch: &Path,
     sources: &Sources,
+    form: Form,
 ) -> Result<Compiled> {
     fs::create_dir_all(scratch).with_context(|| format!("{}", scratch.display()))?;
-    let workshop = Workshop { slangc, package, scratch, sources };
+    let workshop = Workshop { slangc, package, scratch, sources, form };
     let files = parallel(&sources.kernels(), |source| {
         let file = workshop.reflect(source).with_context(|| format!("shaders/{source}"))?;
         Ok((*source, file))
@@ -86,7 +123,12 @@ fn ensure_none(faults: &[Error]) -> Result<()> {
 impl Workshop<'_> {
     fn reflect(&self, source: &str) -> Result<reflection::File> {
         let json = self.produce(source, "json", &["-no-codegen", "-reflection-json"])?;
-        reflection::read(&fs::read_to_string(json)?)
+        let file = reflection::read(&fs::read_to_string(json)?)?;
+        if self.form != Form::Plain {
+            let bindings = &file.bindings;
+            ensure!(bindings.is_empty(), "tensors beside the heap: {}", bindings.join(", "));
+        }
+        Ok(file)
     }
 
     fn compile_entry(&self, job: &Job) -> Result<(Kernel, Vec<u8>)> {
@@ -106,13 +148,14 @@ impl Workshop<'_> {
         let output = self.scratch.join(format!("{name}.{extension}"));
         let key_file = self.scratch.join(format!("{name}.{extension}.key"));
         let inputs = self.sources.hash_for(source);
-        let key = format!("{} {FLAGS} {arguments:?} {inputs}", self.slangc.version);
+        let flags = self.form.flags();
+        let key = format!("{} {flags} {arguments:?} {inputs}", self.slangc.version);
         if output.exists() && fs::read_to_string(&key_file).is_ok_and(|old| old == key) {
             return Ok(output);
         }
         let path = format!("shaders/{source}");
         let output_name = output.to_str().context("OUT_DIR is not UTF-8")?;
-        let mut all: Vec<&str> = FLAGS.split_whitespace().collect();
+        let mut all: Vec<&str> = flags.split_whitespace().collect();
         all.push(&path);
         all.extend(arguments);
         all.push(output_name);

@@ -11,6 +11,8 @@ use super::model::{Constant, Interface, PushField, Scalar};
 #[derive(Debug, PartialEq)]
 pub(crate) struct File {
     pub(crate) interface: Interface,
+    /// Fields of the push block that are tensors with a binding of their own, in the order of the bindings.
+    pub(crate) bindings: Vec<String>,
     pub(crate) entries: Vec<Entry>,
 }
 
@@ -49,7 +51,8 @@ pub(crate) fn read(json: &str) -> Result<File> {
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
-    Ok(File { interface: read_interface(&raw.parameters)?, entries })
+    let (interface, bindings) = read_interface(&raw.parameters)?;
+    Ok(File { interface, bindings, entries })
 }
 
 fn read_entry(raw: &RawEntry) -> Result<Entry> {
@@ -79,11 +82,12 @@ fn read_entry(raw: &RawEntry) -> Result<Entry> {
     Ok(Entry { function: raw.name.clone(), attributes })
 }
 
-fn read_interface(parameters: &[RawParameter]) -> Result<Interface> {
+fn read_interface(parameters: &[RawParameter]) -> Result<(Interface, Vec<String>)> {
     let mut blocks = Vec::new();
     let mut constants = Vec::new();
-    for RawParameter { name, binding, ty } in parameters {
-        match binding.as_ref().map(|b| (b.kind.as_str(), b.index)) {
+    for parameter in parameters {
+        let RawParameter { name, ty, .. } = parameter;
+        match parameter.binding().map(|b| (b.kind.as_str(), b.index)) {
             Some(("pushConstantBuffer", _)) => blocks.push(ty),
             Some(("specializationConstant", Some(id))) => {
                 let kind = ty.scalar().with_context(|| format!("constant `{name}`"))?;
@@ -97,16 +101,23 @@ fn read_interface(parameters: &[RawParameter]) -> Result<Interface> {
         bail!("expected one block of push constants, found {}", blocks.len());
     };
     let block = block.element.as_deref().context("push constants: expected a struct")?;
-    let push_fields = block.fields.iter().map(read_field).collect::<Result<_>>()?;
+    let (bound, pushed): (Vec<_>, Vec<_>) = block.fields.iter().partition(|f| f.is_bound());
+    let push_fields = pushed.into_iter().map(read_field).collect::<Result<_>>()?;
+    for (expected, field) in (0..).zip(&bound) {
+        let place = || format!("tensor `{}`", field.name);
+        let found = field.binding().and_then(|b| b.index).with_context(place)?;
+        ensure!(found == expected, "{}: binding {found}, expected {expected}", place());
+    }
+    let bindings = bound.into_iter().map(|f| f.name.clone()).collect();
     let push_size = block.sizes.iter().find(|s| s.kind == "uniform").map_or(0, |s| s.value);
-    Ok(Interface { push_size, push_fields, constants })
+    Ok((Interface { push_size, push_fields, constants }, bindings))
 }
 
 fn read_field(raw: &RawParameter) -> Result<PushField> {
     let place = || format!("push constant `{}`", raw.name);
     let kind = raw.ty.scalar().with_context(place)?;
     ensure!(kind != Scalar::Bool, "{}: expected u32, i32 or f32, found bool", place());
-    let offset = raw.binding.as_ref().and_then(|b| b.offset).with_context(place)?;
+    let offset = raw.binding().and_then(|b| b.offset).with_context(place)?;
     Ok(PushField { name: raw.name.clone(), offset, kind })
 }
 
@@ -137,8 +148,21 @@ struct RawAttribute {
 struct RawParameter {
     name: String,
     binding: Option<RawBinding>,
+    /// Instead of one, where it is of several kinds.
+    #[serde(default)]
+    bindings: Vec<RawBinding>,
     #[serde(rename = "type")]
     ty: RawType,
+}
+
+impl RawParameter {
+    fn binding(&self) -> Option<&RawBinding> {
+        self.binding.as_ref().or(self.bindings.first())
+    }
+
+    fn is_bound(&self) -> bool {
+        self.binding().is_some_and(|b| b.kind == "descriptorTableSlot")
+    }
 }
 
 #[derive(Deserialize)]

@@ -116,6 +116,21 @@ fn reflection_becomes_an_interface() {
 }
 
 #[test]
+fn tensors_of_the_push_block_become_bindings() {
+    let tensor = |name, index| {
+        let binding = format!(r#"{{"kind": "descriptorTableSlot", "index": {index}}}"#);
+        format!(r#"{{"name": "{name}", "type": {{"kind": "resource"}}, "binding": {binding}}}"#)
+    };
+    let rows = scalar("rows", "uint32", r#"{"kind": "uniform", "offset": 0, "size": 4}"#);
+    let read = |fields: &[String]| reflection::read(&reflected(&push_block(fields, 4), ATTRIBUTES));
+    let file = read(&[tensor("a", 0), rows.clone(), tensor("b", 1)]).unwrap();
+    assert_eq!(file.bindings, ["a", "b"]);
+    assert_eq!(file.interface.push_fields, [field("rows", 0, Scalar::U32)]);
+    let error = read(&[tensor("a", 0), rows, tensor("b", 2)]).unwrap_err().to_string();
+    assert_contains(&error, "tensor `b`: binding 2, expected 1");
+}
+
+#[test]
 fn reflection_faults_are_named() {
     let read = |parameters: &str, attributes: &[&str]| {
         reflection::read(&reflected(parameters, attributes)).map(|_| ()).unwrap_err()
@@ -234,7 +249,7 @@ fn element_types_share_the_interface() {
 #[test]
 fn generated_code_states_the_layout() {
     let kernels = vec![sample("copy", "f32"), sample("copy", "bf16")];
-    let code = codegen::generate(&manifest(kernels).unwrap());
+    let code = codegen::generate(&manifest(kernels).unwrap(), "spirv");
     for part in [
         "pub(crate) mod copy {",
         "pub(crate) shift: i32,",
@@ -253,7 +268,7 @@ fn generated_code_states_the_layout() {
     assert_eq!(code.matches("struct Push ").count(), 1);
     let mut float = sample("copy", "f32");
     float.interface.constants[1].kind = Scalar::F32;
-    let code = codegen::generate(&manifest(vec![float]).unwrap());
+    let code = codegen::generate(&manifest(vec![float]).unwrap(), "spirv");
     assert_contains(&code, "#[derive(Clone, Debug, PartialEq)]\n    pub(crate) struct Constants {");
     assert_contains(&code, "self.size.to_bits(),");
 }

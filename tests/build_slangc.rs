@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use build::compile::{Compiled, compile};
+use build::compile::{Compiled, Form, compile};
 use build::model::{Axis, Scalar};
 use build::slangc::{self, Slangc};
 use build::sources::Sources;
@@ -88,7 +88,7 @@ fn package(name: &str, shaders: &[(&str, &str)]) -> PathBuf {
 
 fn build(slangc: &Slangc, package: &Path) -> anyhow::Result<Compiled> {
     let sources = Sources::read(&package.join("shaders"))?;
-    compile(slangc, package, &package.join("scratch"), &sources)
+    compile(slangc, package, &package.join("scratch"), &sources, Form::Heap)
 }
 
 fn a_file_is_compiled(slangc: &Slangc) {
