@@ -156,7 +156,7 @@ fn create(
 
 /// The layer's switches, for layers of either age.
 struct Toggles {
-    values: [(&'static CStr, [u8; 4]); 3],
+    values: [(&'static CStr, [u8; 4]); 4],
     enabled: Vec<vk::ValidationFeatureEnableEXT>,
     disabled: Vec<vk::ValidationFeatureDisableEXT>,
 }
@@ -179,6 +179,8 @@ impl Toggles {
             values: [
                 (c"validate_core", word(core)),
                 (c"validate_sync", word(sync)),
+                // Without it what shaders access is left out.
+                (c"syncval_shader_accesses_heuristic", word(sync)),
                 (c"gpuav_enable", word(gpu)),
             ],
             enabled,
@@ -186,7 +188,7 @@ impl Toggles {
         }
     }
 
-    fn settings(&self) -> [vk::LayerSettingEXT<'_>; 3] {
+    fn settings(&self) -> [vk::LayerSettingEXT<'_>; 4] {
         self.values.each_ref().map(|(name, value)| {
             let mut setting = vk::LayerSettingEXT::default()
                 .layer_name(LAYER)
