@@ -100,6 +100,6 @@ pub fn kernel(name: &str, dtype: &str) -> Option<&'static Kernel> {
 
 /// Bytes that begin where a word may.
 #[repr(C, align(4))]
-struct Aligned<T: ?Sized>(T);
+pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 
 include!(concat!(env!("OUT_DIR"), "/manifest.rs"));

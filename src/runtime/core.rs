@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::RuntimeOptions;
+#[cfg(feature = "forms")]
+use super::forms::Form;
 use super::heap::Heap;
 use super::info::DeviceInfo;
 use super::lock;
@@ -22,6 +25,8 @@ pub(super) struct Core {
     pub(super) info: DeviceInfo,
     pub(super) lanes: u32,
     pub(super) strain: Strain,
+    #[cfg(feature = "forms")]
+    pub(super) form: Form,
     in_flight: Mutex<InFlight>,
     spare: Mutex<Spare>,
     health: Health,
@@ -71,12 +76,22 @@ impl Core {
         device: Arc<Device>,
         info: DeviceInfo,
         lanes: u32,
-        heap_slots: u32,
+        options: &RuntimeOptions,
     ) -> Result<Self> {
+        let heap_slots = options.heap_slots;
+        #[cfg(feature = "forms")]
+        let heap_slots = options.form.heap_slots(heap_slots);
         Ok(Self {
             heap: Heap::new(&device, heap_slots, info.limits.max_heap_slots)?,
             pool: Pool::new(&device, &info),
-            pipelines: Pipelines::new(&device, lanes)?,
+            pipelines: Pipelines::new(
+                &device,
+                lanes,
+                #[cfg(feature = "forms")]
+                options.form,
+            )?,
+            #[cfg(feature = "forms")]
+            form: options.form,
             info,
             lanes,
             strain: Strain::default(),

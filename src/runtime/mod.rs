@@ -8,6 +8,8 @@
 #![deny(unsafe_code)]
 
 mod core;
+#[cfg(feature = "forms")]
+mod forms;
 mod grid;
 mod hazard;
 mod heap;
@@ -30,6 +32,9 @@ mod validation;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+#[cfg(feature = "forms")]
+#[doc(hidden)]
+pub use forms::Form;
 pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits};
 pub use recorder::{Access, Recorder};
 pub use select::DeviceSelector;
@@ -53,6 +58,10 @@ pub struct RuntimeOptions {
     pub heap_slots: u32,
     /// The subgroup size that kernels run with; `None` for the one that the driver prefers.
     pub lanes: Option<u32>,
+    /// In which form kernels run, for tests.
+    #[cfg(feature = "forms")]
+    #[doc(hidden)]
+    pub form: Form,
 }
 
 impl Default for RuntimeOptions {
@@ -62,6 +71,8 @@ impl Default for RuntimeOptions {
             validation: Validation::NONE,
             heap_slots: 16384,
             lanes: None,
+            #[cfg(feature = "forms")]
+            form: Form::Heap,
         }
     }
 }
@@ -116,7 +127,7 @@ impl Runtime {
         }
         let device = raw::Device::open(&instance, physical)?;
         let lanes = choose_lanes(&info, options.lanes, device.required_subgroup_size)?;
-        let core = Arc::new(Core::new(device, info, lanes, options.heap_slots)?);
+        let core = Arc::new(Core::new(device, info, lanes, options)?);
         let notes = choice.note.into_iter().collect();
         let runtime = Self { core, notes, validated: options.validation.any() };
         runtime.core.clear_dummy()?;

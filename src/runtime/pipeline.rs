@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
+#[cfg(feature = "forms")]
+use super::forms::Form;
 use super::heap::Heap;
 use super::info::{DeviceInfo, Limits};
 use super::lock;
@@ -22,16 +24,24 @@ pub(super) struct Pipelines {
     cells: Mutex<HashMap<Key, Cell>>,
     cache: PipelineCache,
     lanes: u32,
+    #[cfg(feature = "forms")]
+    form: Form,
     device: Arc<Device>,
 }
 
 impl Pipelines {
     /// Pipelines whose subgroups have `lanes` invocations.
-    pub(super) fn new(device: &Arc<Device>, lanes: u32) -> Result<Self> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        lanes: u32,
+        #[cfg(feature = "forms")] form: Form,
+    ) -> Result<Self> {
         Ok(Self {
             cells: Mutex::default(),
             cache: PipelineCache::new(device)?,
             lanes,
+            #[cfg(feature = "forms")]
+            form,
             device: device.clone(),
         })
     }
@@ -74,6 +84,11 @@ impl Pipelines {
                 "{found} bytes of push constants, {push_limit} are allowed"
             )));
         }
+        let descriptors = heap.descriptors();
+        #[cfg(feature = "forms")]
+        let own = self.form.own_layout(&self.device, kernel)?;
+        #[cfg(feature = "forms")]
+        let (descriptors, kernel) = (own.as_ref().unwrap_or(descriptors), self.form.of(kernel));
         let patch = Patch::of(info.float_controls, info.software());
         let module = spirv::words(kernel.spirv)
             .and_then(|words| spirv::patch(&words, &patch))
@@ -85,7 +100,7 @@ impl Pipelines {
         tracing::debug!(kernel = kernel.name, dtype = kernel.dtype, ?constants, "pipeline");
         Pipeline::new(
             &self.device,
-            heap.descriptors(),
+            descriptors,
             &self.cache,
             &PipelineDesc {
                 spirv: &module,

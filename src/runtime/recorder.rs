@@ -9,8 +9,12 @@ use bytemuck::Pod;
 use super::Runtime;
 use super::core::Core;
 use super::grid::{self, Piece};
+#[cfg(feature = "forms")]
+use super::hazard::Barrier;
 use super::hazard::{Hazards, Stages, Touch};
 use super::heap::DUMMY_SLOT;
+#[cfg(feature = "forms")]
+use super::raw::Descriptors;
 use super::raw::{Buffer, Commands, PUSH_BYTES, Pipeline};
 use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
@@ -40,6 +44,8 @@ pub(super) struct Recording {
     kernels: Vec<&'static str>,
     tensors: Vec<Tensor>,
     staging: Vec<Arc<Pooled>>,
+    #[cfg(feature = "forms")]
+    bound: Vec<Descriptors>,
 }
 
 impl Recording {
@@ -50,6 +56,8 @@ impl Recording {
             kernels: Vec::new(),
             tensors: Vec::new(),
             staging: Vec::new(),
+            #[cfg(feature = "forms")]
+            bound: Vec::new(),
         }
     }
 
@@ -198,15 +206,56 @@ impl<'a> Recorder<'a> {
             self.recording.commands.bind(&pipeline);
             self.bound = Some(pipeline);
         }
-        for piece in pieces {
-            let block = block.at(piece);
-            self.recording.commands.dispatch(core.heap.descriptors(), block.bytes(), piece.count);
-        }
+        self.run(kernel, &block, &tensors, pieces)?;
         tensors.into_iter().for_each(|tensor| self.keep(tensor));
         if !self.recording.kernels.contains(&kernel.name) {
             self.recording.kernels.push(kernel.name);
         }
         self.end(kernel.name)
+    }
+
+    #[cfg_attr(not(feature = "forms"), allow(unused_variables, clippy::unnecessary_wraps))]
+    fn run(
+        &mut self,
+        kernel: &'static Kernel,
+        block: &PushBlock,
+        tensors: &[Tensor],
+        pieces: Vec<Piece>,
+    ) -> Result<()> {
+        let core = self.core();
+        #[cfg(feature = "forms")]
+        if core.form.is_bound(kernel) {
+            return self.run_bound(kernel, block, tensors, pieces);
+        }
+        for piece in pieces {
+            let block = block.at(piece);
+            self.recording.commands.dispatch(core.heap.descriptors(), block.bytes(), piece.count);
+        }
+        Ok(())
+    }
+
+    /// Runs a kernel that has bindings of its own.
+    #[cfg(feature = "forms")]
+    fn run_bound(
+        &mut self,
+        kernel: &'static Kernel,
+        block: &PushBlock,
+        tensors: &[Tensor],
+        pieces: Vec<Piece>,
+    ) -> Result<()> {
+        let bound = super::forms::bind(self.core(), kernel, block, tensors)?;
+        let commands = &mut self.recording.commands;
+        for (index, piece) in pieces.into_iter().enumerate() {
+            if index > 0 {
+                // The pieces write parts of the same tensors that do not meet, which the layer cannot know.
+                commands.barrier(Barrier { before: Stages::COMPUTE, after: Stages::COMPUTE });
+            }
+            let block = super::forms::push(kernel, block, piece)?;
+            commands.bind_descriptors(&bound);
+            commands.dispatch(&bound, block.bytes(), piece.count);
+        }
+        self.recording.bound.push(bound);
+        Ok(())
     }
 
     /// Copies staged bytes into a tensor.
@@ -318,7 +367,7 @@ fn foreign(tensor: &str) -> Error {
 
 /// The bytes of a push-constant block.
 #[derive(Clone, Copy)]
-struct PushBlock {
+pub(super) struct PushBlock {
     bytes: [u8; PUSH_BYTES as usize],
     length: usize,
     /// Where `first_group_x` and `first_group_y` are.
@@ -326,7 +375,7 @@ struct PushBlock {
 }
 
 impl PushBlock {
-    fn new(kernel: &Kernel, block: &[u8], split: bool) -> Result<Self> {
+    pub(super) fn new(kernel: &Kernel, block: &[u8], split: bool) -> Result<Self> {
         let mut bytes = [0; PUSH_BYTES as usize];
         let length = block.len();
         if length != kernel.push_size as usize || length > bytes.len() || !length.is_multiple_of(4)
@@ -358,14 +407,14 @@ impl PushBlock {
     }
 
     /// The block for one piece of the grid.
-    fn at(mut self, piece: Piece) -> Self {
+    pub(super) fn at(mut self, piece: Piece) -> Self {
         for (offset, group) in self.first.into_iter().flatten().zip(piece.first) {
             self.bytes[offset..offset + 4].copy_from_slice(&group.to_ne_bytes());
         }
         self
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }

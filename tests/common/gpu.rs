@@ -1,6 +1,7 @@
 //! What the tests on a device share: one runtime a binary, and a harness in which a missing device is seen.
 //!
-//! `BACKSLANG_DEVICE` chooses the device and `BACKSLANG_VALIDATE` the validation. Where there is no device the trials
+//! `BACKSLANG_DEVICE` chooses the device, `BACKSLANG_VALIDATE` the validation and, with the feature `forms`,
+//! `BACKSLANG_FORM` the form of the kernels. Where there is no device the trials
 //! show as ignored, with the reason; with `BACKSLANG_REQUIRE_DEVICE=1` they fail.
 #![allow(dead_code, unreachable_pub, reason = "each test binary includes it and uses its share")]
 
@@ -29,7 +30,25 @@ pub fn options() -> RuntimeOptions {
     if let Some(text) = set("BACKSLANG_VALIDATE") {
         options.validation = text.parse().expect("BACKSLANG_VALIDATE");
     }
+    if let Some(form) = set("BACKSLANG_FORM") {
+        choose_form(&mut options, &form);
+    }
     options
+}
+
+#[cfg(feature = "forms")]
+fn choose_form(options: &mut RuntimeOptions, form: &str) {
+    use backslang::runtime::Form;
+    options.form = match form {
+        "fixed-heap" => Form::FixedHeap,
+        "plain" => Form::Plain,
+        _ => panic!("BACKSLANG_FORM: expected fixed-heap or plain, found {form}"),
+    };
+}
+
+#[cfg(not(feature = "forms"))]
+fn choose_form(_: &mut RuntimeOptions, form: &str) {
+    panic!("BACKSLANG_FORM is {form}, but the feature `forms` is off");
 }
 
 /// A trial on the binary's runtime.

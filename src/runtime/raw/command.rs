@@ -47,14 +47,22 @@ impl Commands {
         let device = &self.device.handle;
         let info = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-        // SAFETY: the buffer is not in flight: only buffers that the in-flight list gave back are begun again. The set
-        // and the layout are the device's.
+        // SAFETY: the buffer is not in flight: only buffers that the in-flight list gave back are begun again.
         unsafe {
             device
                 .reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty())
                 .named("vkResetCommandPool")?;
             device.begin_command_buffer(self.buffer, &info).named("vkBeginCommandBuffer")?;
-            device.cmd_bind_descriptor_sets(
+        }
+        self.bind_descriptors(descriptors);
+        self.barrier(Barrier { before: Stages::ALL, after: Stages::ALL });
+        Ok(())
+    }
+
+    pub(in crate::runtime) fn bind_descriptors(&mut self, descriptors: &Descriptors) {
+        // SAFETY: the buffer is recording; the set and the layout are the device's.
+        unsafe {
+            self.device.handle.cmd_bind_descriptor_sets(
                 self.buffer,
                 vk::PipelineBindPoint::COMPUTE,
                 descriptors.pipeline_layout(),
@@ -63,8 +71,6 @@ impl Commands {
                 &[],
             );
         }
-        self.barrier(Barrier { before: Stages::ALL, after: Stages::ALL });
-        Ok(())
     }
 
     /// Ends the recording; makes results of copies visible to the host.

@@ -1,4 +1,5 @@
-//! The one descriptor set: an update-after-bind array of storage buffers, and the pipeline layout around it.
+//! The one descriptor set: an update-after-bind array of storage buffers, and the pipeline layout around it. For tests
+//! also sets of a binding a tensor.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,10 +12,17 @@ use crate::error::Result;
 /// Bytes of push constants that every pipeline may use; the least that Vulkan guarantees.
 pub(in crate::runtime) const PUSH_BYTES: u32 = 128;
 
+/// Slots change while others are in use, and not all have to hold something.
+const HEAP_FLAGS: vk::DescriptorBindingFlags = vk::DescriptorBindingFlags::from_raw(
+    vk::DescriptorBindingFlags::PARTIALLY_BOUND.as_raw()
+        | vk::DescriptorBindingFlags::UPDATE_AFTER_BIND.as_raw()
+        | vk::DescriptorBindingFlags::UPDATE_UNUSED_WHILE_PENDING.as_raw(),
+);
+
 /// Descriptors written at a time when the heap is first filled.
 const WRITE_CHUNK: usize = 4096;
 
-/// Set 0: binding 0 holds `slots` storage buffers.
+/// Set 0 and the pipeline layout around it.
 pub(in crate::runtime) struct Descriptors {
     pool: vk::DescriptorPool,
     set_layout: vk::DescriptorSetLayout,
@@ -24,41 +32,70 @@ pub(in crate::runtime) struct Descriptors {
 }
 
 impl Descriptors {
-    /// A set of `slots` descriptors, each of which holds all of `dummy`.
+    /// The heap: binding 0 holds `slots` descriptors, each of which holds all of `dummy`.
     pub(in crate::runtime) fn new(
         device: &Arc<Device>,
         slots: u32,
         dummy: &Buffer,
     ) -> Result<Self> {
-        let mut descriptors = Self {
+        let mut descriptors = Self::empty(device);
+        descriptors.create(&[slots], HEAP_FLAGS)?;
+        descriptors.fill(slots, dummy);
+        Ok(descriptors)
+    }
+
+    /// A binding for each buffer, with these bytes of it, or with nothing.
+    ///
+    /// The set is not to be used once a buffer is gone.
+    #[cfg(feature = "forms")]
+    pub(in crate::runtime) fn plain(
+        device: &Arc<Device>,
+        buffers: &[Option<(&Buffer, Range<u64>)>],
+    ) -> Result<Self> {
+        let mut descriptors = Self::empty(device);
+        let flags = vk::DescriptorBindingFlags::PARTIALLY_BOUND;
+        descriptors.create(&vec![1; buffers.len()], flags)?;
+        for (binding, buffer) in (0..).zip(buffers) {
+            if let Some((buffer, bytes)) = buffer {
+                descriptors.update(binding, 0, &[part(buffer, bytes)]);
+            }
+        }
+        Ok(descriptors)
+    }
+
+    fn empty(device: &Arc<Device>) -> Self {
+        Self {
             pool: vk::DescriptorPool::null(),
             set_layout: vk::DescriptorSetLayout::null(),
             pipeline_layout: vk::PipelineLayout::null(),
             set: vk::DescriptorSet::null(),
             device: device.clone(),
-        };
-        descriptors.create(slots)?;
-        descriptors.fill(slots, dummy);
-        Ok(descriptors)
+        }
     }
 
-    fn create(&mut self, slots: u32) -> Result<()> {
+    /// Makes the set, of as many bindings as there are `counts`.
+    fn create(&mut self, counts: &[u32], flags: vk::DescriptorBindingFlags) -> Result<()> {
         let device = &self.device.handle;
-        let bindings = [vk::DescriptorSetLayoutBinding::default()
-            .binding(0)
-            .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
-            .descriptor_count(slots)
-            .stage_flags(vk::ShaderStageFlags::COMPUTE)];
-        let flags = [vk::DescriptorBindingFlags::PARTIALLY_BOUND
-            | vk::DescriptorBindingFlags::UPDATE_AFTER_BIND
-            | vk::DescriptorBindingFlags::UPDATE_UNUSED_WHILE_PENDING];
+        let bindings: Vec<_> = (0..)
+            .zip(counts)
+            .map(|(binding, &count)| {
+                vk::DescriptorSetLayoutBinding::default()
+                    .binding(binding)
+                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                    .descriptor_count(count)
+                    .stage_flags(vk::ShaderStageFlags::COMPUTE)
+            })
+            .collect();
+        let late = flags.contains(vk::DescriptorBindingFlags::UPDATE_AFTER_BIND);
+        let flags = vec![flags; counts.len()];
         let mut flags =
             vk::DescriptorSetLayoutBindingFlagsCreateInfo::default().binding_flags(&flags);
-        let info = vk::DescriptorSetLayoutCreateInfo::default()
-            .flags(vk::DescriptorSetLayoutCreateFlags::UPDATE_AFTER_BIND_POOL)
-            .bindings(&bindings)
-            .push_next(&mut flags);
-        // SAFETY: the device has the features that the flags need, and the runtime held `slots` against its limits.
+        let mut info =
+            vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings).push_next(&mut flags);
+        if late {
+            info = info.flags(vk::DescriptorSetLayoutCreateFlags::UPDATE_AFTER_BIND_POOL);
+        }
+        // SAFETY: the device has the features that the flags need, and the runtime held the counts against its limits.
         self.set_layout = unsafe { device.create_descriptor_set_layout(&info, None) }
             .named("vkCreateDescriptorSetLayout")?;
 
@@ -75,11 +112,11 @@ impl Descriptors {
 
         let sizes = [vk::DescriptorPoolSize::default()
             .ty(vk::DescriptorType::STORAGE_BUFFER)
-            .descriptor_count(slots)];
-        let info = vk::DescriptorPoolCreateInfo::default()
-            .flags(vk::DescriptorPoolCreateFlags::UPDATE_AFTER_BIND)
-            .max_sets(1)
-            .pool_sizes(&sizes);
+            .descriptor_count(counts.iter().sum())];
+        let mut info = vk::DescriptorPoolCreateInfo::default().max_sets(1).pool_sizes(&sizes);
+        if late {
+            info = info.flags(vk::DescriptorPoolCreateFlags::UPDATE_AFTER_BIND);
+        }
         // SAFETY: the device is alive.
         self.pool = unsafe { device.create_descriptor_pool(&info, None) }
             .named("vkCreateDescriptorPool")?;
@@ -99,7 +136,7 @@ impl Descriptors {
         let infos = vec![info; WRITE_CHUNK.min(slots as usize)];
         for first in (0..slots).step_by(WRITE_CHUNK) {
             let count = WRITE_CHUNK.min((slots - first) as usize);
-            self.update(first, &infos[..count]);
+            self.update(0, first, &infos[..count]);
         }
     }
 
@@ -107,16 +144,13 @@ impl Descriptors {
     ///
     /// The caller owns the slot, no command in flight uses it, and the buffer stays alive until the slot holds another.
     pub(in crate::runtime) fn write(&self, slot: u32, buffer: &Buffer, bytes: Range<u64>) {
-        let info = vk::DescriptorBufferInfo::default()
-            .buffer(buffer.handle())
-            .offset(bytes.start)
-            .range(bytes.end - bytes.start);
-        self.update(slot, &[info]);
+        self.update(0, slot, &[part(buffer, &bytes)]);
     }
 
-    fn update(&self, first: u32, infos: &[vk::DescriptorBufferInfo]) {
+    fn update(&self, binding: u32, first: u32, infos: &[vk::DescriptorBufferInfo]) {
         let write = vk::WriteDescriptorSet::default()
             .dst_set(self.set)
+            .dst_binding(binding)
             .dst_array_element(first)
             .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
             .buffer_info(infos);
@@ -132,6 +166,13 @@ impl Descriptors {
     pub(super) fn pipeline_layout(&self) -> vk::PipelineLayout {
         self.pipeline_layout
     }
+}
+
+fn part(buffer: &Buffer, bytes: &Range<u64>) -> vk::DescriptorBufferInfo {
+    vk::DescriptorBufferInfo::default()
+        .buffer(buffer.handle())
+        .offset(bytes.start)
+        .range(bytes.end - bytes.start)
 }
 
 impl Drop for Descriptors {

@@ -1,0 +1,126 @@
+//! Errors planted in the forms of the kernels that are compiled for tests beside the product's: the validation layer
+//! must report each, and nothing where there is none. What is silent in those forms is then known to be right.
+
+#[path = "common/gpu.rs"]
+mod gpu;
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use backslang::manifest::kernel;
+use backslang::runtime::{Access, Form, Recorder, Runtime, RuntimeOptions, Tensor, Validation};
+use backslang::{Dtype, Error, Result};
+use libtest_mimic::{Completion, Failed, Trial};
+
+const GPU: Validation = Validation { core: true, sync: false, gpu: true };
+
+fn main() -> ExitCode {
+    gpu::main(vec![
+        trial("a_read_out_of_bounds_is_seen", Form::FixedHeap, GPU, |sums| {
+            sums.run(|recorder| sums.record(recorder, ROWS + 1, 1), Some("out of bounds"))
+        }),
+        trial("a_write_out_of_bounds_is_seen", Form::FixedHeap, GPU, |sums| {
+            sums.run(|recorder| sums.record(recorder, ROWS, 2), Some("out of bounds"))
+        }),
+        trial("accesses_in_bounds_are_silent", Form::FixedHeap, GPU, |sums| {
+            sums.run(|recorder| sums.record(recorder, ROWS, 1), None)
+        }),
+        trial("a_missing_barrier_is_seen", Form::Plain, Validation::STANDARD, |sums| {
+            let twice = |recorder: &mut Recorder<'_>| {
+                sums.record(recorder, ROWS, 1)?;
+                recorder.forget_accesses();
+                sums.record(recorder, ROWS, 1)
+            };
+            sums.run(twice, Some("SYNC-HAZARD-WRITE-AFTER-WRITE"))
+        }),
+        trial("ordered_accesses_are_silent", Form::Plain, Validation::STANDARD, |sums| {
+            let twice = |recorder: &mut Recorder<'_>| {
+                sums.record(recorder, ROWS, 1)?;
+                sums.record(recorder, ROWS, 1)
+            };
+            sums.run(twice, None)
+        }),
+    ])
+}
+
+const ROWS: usize = 6;
+const HEADS: usize = 4;
+
+/// Sums over rows, by the kernel that sums the gradient of dt_bias.
+struct Sums<'a> {
+    runtime: &'a Runtime,
+    source: Tensor,
+    target: Tensor,
+}
+
+impl Sums<'_> {
+    /// Sums `rows` rows, in each of `chunks` chunks.
+    fn record(&self, recorder: &mut Recorder<'_>, rows: usize, chunks: usize) -> Result<()> {
+        let kernel = kernel("mamba3_dt_bias_gradient", "f32").unwrap();
+        let names = kernel.push_fields.iter().map(|field| field.name);
+        let push = |access: &mut Access<'_>| {
+            let words = names.map(|name| match name {
+                "source_index" => access.read(&self.source),
+                "target_index" => access.write(&self.target),
+                "rows" | "chunk_rows" => rows as u32,
+                "heads" => HEADS as u32,
+                _ => 0,
+            });
+            <[u32; 7]>::try_from(words.collect::<Vec<_>>()).unwrap()
+        };
+        let lanes = self.runtime.lanes();
+        // SAFETY: the drivers that run this check bounds.
+        unsafe { recorder.dispatch(kernel, &[lanes], [chunks, 1], push) }
+    }
+
+    /// Runs what is recorded; the layer's messages must all have `part`, or there must be none.
+    fn run(
+        &self,
+        record: impl FnOnce(&mut Recorder<'_>) -> Result<()>,
+        part: Option<&str>,
+    ) -> Result<(), Failed> {
+        let mut recorder = self.runtime.recorder()?;
+        let ran = record(&mut recorder).and_then(|()| recorder.submit()?.wait());
+        match (ran, part) {
+            (Ok(()), None) => Ok(()),
+            (Err(Error::Validation(messages)), Some(part))
+                if messages.iter().all(|m| m.contains(part)) =>
+            {
+                Ok(())
+            }
+            (ran, part) => Err(format!("expected messages with {part:?}, found {ran:?}").into()),
+        }
+    }
+}
+
+/// A trial on a runtime of its own, alone.
+fn trial(
+    name: &'static str,
+    form: Form,
+    validation: Validation,
+    test: fn(&Sums<'_>) -> Result<(), Failed>,
+) -> Trial {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let run = move || {
+        let _alone = ALONE.lock();
+        let options = RuntimeOptions { form, validation, ..gpu::options() };
+        if validation.gpu && is_swiftshader(&options)? {
+            return Ok(Completion::ignored_with("GPU-assisted validation brings SwiftShader down"));
+        }
+        let runtime = Runtime::new(&options)?;
+        let source = runtime.tensor("source", Dtype::F32, &[ROWS, HEADS])?;
+        let target = runtime.tensor("target", Dtype::F32, &[HEADS])?;
+        let mut recorder = runtime.recorder()?;
+        recorder.fill(&source, 0)?;
+        recorder.submit()?.wait()?;
+        test(&Sums { runtime: &runtime, source, target })?;
+        runtime.finish()?;
+        Ok(Completion::Completed)
+    };
+    Trial::ignorable_test(name, run).with_kind("gpu")
+}
+
+fn is_swiftshader(options: &RuntimeOptions) -> Result<bool> {
+    let plain = RuntimeOptions { validation: Validation::NONE, ..options.clone() };
+    Ok(Runtime::new(&plain)?.device().name.contains("SwiftShader"))
+}
