@@ -7,6 +7,7 @@ use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
 use gpu_allocator::{AllocationSizes, AllocatorDebugSettings};
 
 use super::physical::QueueFamily;
+use super::requirements;
 use super::{Commands, Instance, Named, Physical, Timeline};
 use crate::error::{Error, Result};
 use crate::runtime::lock;
@@ -155,33 +156,13 @@ fn create(instance: &Arc<Instance>, physical: &Physical) -> Result<ash::Device> 
         .queue_family_index(physical.queue.index)
         .queue_priorities(&priorities)];
     let extensions: Vec<_> = physical.extensions.iter().map(|name| name.as_ptr()).collect();
-    let optional = physical.optional;
-    let core = vk::PhysicalDeviceFeatures::default()
-        .shader_storage_buffer_array_dynamic_indexing(true)
-        .shader_int16(optional.int16)
-        .shader_int64(optional.int64);
-    let mut v11 = vk::PhysicalDeviceVulkan11Features::default()
-        .storage_buffer16_bit_access(optional.storage16);
-    let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
-        .shader_float16(optional.float16)
-        .descriptor_indexing(true)
-        .runtime_descriptor_array(true)
-        .descriptor_binding_partially_bound(true)
-        .descriptor_binding_storage_buffer_update_after_bind(true)
-        .descriptor_binding_update_unused_while_pending(true)
-        .timeline_semaphore(true);
-    let mut v13 = vk::PhysicalDeviceVulkan13Features::default()
-        .synchronization2(true)
-        .maintenance4(true)
-        .subgroup_size_control(true)
-        .compute_full_subgroups(true);
+    let mut features = requirements::features();
     let info = vk::DeviceCreateInfo::default()
         .queue_create_infos(&queues)
         .enabled_extension_names(&extensions)
-        .enabled_features(&core)
-        .push_next(&mut v11)
-        .push_next(&mut v12)
-        .push_next(&mut v13);
+        .enabled_features(&features.core)
+        .push_next(&mut features.v12)
+        .push_next(&mut features.v13);
     // SAFETY: the handle comes from this instance, and every feature and extension asked for was found there.
     unsafe { instance.handle().create_device(physical.handle, &info, None) }.named("vkCreateDevice")
 }

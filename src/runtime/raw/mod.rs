@@ -12,6 +12,7 @@ mod instance;
 mod physical;
 mod pipeline;
 mod query;
+mod requirements;
 mod timeline;
 
 use ash::vk;

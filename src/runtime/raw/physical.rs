@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use ash::{ext, khr, vk};
 
+use super::requirements::{self, Features};
 use crate::runtime::info::{DeviceInfo, DeviceKind, FloatControls, Limits};
 
 /// Slots of a bindless heap below which a device is not worth having.
@@ -13,7 +14,6 @@ const MIN_HEAP_SLOTS: u32 = 64;
 pub(in crate::runtime) struct Physical {
     pub(super) handle: vk::PhysicalDevice,
     pub(in crate::runtime) info: DeviceInfo,
-    pub(super) optional: Optional,
     pub(super) queue: QueueFamily,
     /// Whether the subgroup size of a compute pipeline can be required.
     pub(super) required_subgroup_size: bool,
@@ -30,15 +30,6 @@ pub(super) struct QueueFamily {
     pub(super) timestamp_bits: u32,
     /// Nanoseconds a tick.
     pub(super) timestamp_period: f32,
-}
-
-/// Features that kernels use where a device has them.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Optional {
-    pub(super) int16: bool,
-    pub(super) int64: bool,
-    pub(super) float16: bool,
-    pub(super) storage16: bool,
 }
 
 impl Physical {
@@ -65,7 +56,7 @@ impl Physical {
             let [major, minor, _] = info.api_version;
             info.lacks.push(format!("Vulkan 1.3 (it has {major}.{minor})"));
         } else {
-            info.lacks.extend(missing(&properties));
+            info.lacks.extend(requirements::missing(properties.features, &properties.v11));
             if info.limits.max_heap_slots < MIN_HEAP_SLOTS {
                 info.lacks.push(format!("{MIN_HEAP_SLOTS} update-after-bind storage buffers"));
             }
@@ -76,7 +67,6 @@ impl Physical {
         Self {
             handle,
             info,
-            optional: properties.optional(),
             queue: queue.unwrap_or_default(),
             required_subgroup_size: properties
                 .v13
@@ -94,10 +84,7 @@ struct Properties {
     v11: vk::PhysicalDeviceVulkan11Properties<'static>,
     v12: vk::PhysicalDeviceVulkan12Properties<'static>,
     v13: vk::PhysicalDeviceVulkan13Properties<'static>,
-    core_features: vk::PhysicalDeviceFeatures,
-    features11: vk::PhysicalDeviceVulkan11Features<'static>,
-    features12: vk::PhysicalDeviceVulkan12Features<'static>,
-    features13: vk::PhysicalDeviceVulkan13Features<'static>,
+    features: Features,
 }
 
 impl Properties {
@@ -110,65 +97,13 @@ impl Properties {
         // SAFETY: the device is of Vulkan 1.3, which knows every struct of the chain.
         unsafe { instance.get_physical_device_properties2(handle, &mut properties) };
         let mut features = vk::PhysicalDeviceFeatures2::default()
-            .push_next(&mut found.features11)
-            .push_next(&mut found.features12)
-            .push_next(&mut found.features13);
+            .push_next(&mut found.features.v12)
+            .push_next(&mut found.features.v13);
         // SAFETY: as above.
         unsafe { instance.get_physical_device_features2(handle, &mut features) };
-        found.core_features = features.features;
+        found.features.core = features.features;
         found
     }
-
-    fn optional(&self) -> Optional {
-        let on = |feature| feature == vk::TRUE;
-        Optional {
-            int16: on(self.core_features.shader_int16),
-            int64: on(self.core_features.shader_int64),
-            float16: on(self.features12.shader_float16),
-            storage16: on(self.features11.storage_buffer16_bit_access),
-        }
-    }
-}
-
-/// The required features and properties that a device of Vulkan 1.3 lacks.
-fn missing(p: &Properties) -> Vec<String> {
-    let (f12, f13) = (&p.features12, &p.features13);
-    let features = [
-        (
-            p.core_features.shader_storage_buffer_array_dynamic_indexing,
-            "shaderStorageBufferArrayDynamicIndexing",
-        ),
-        (f12.descriptor_indexing, "descriptorIndexing"),
-        (f12.runtime_descriptor_array, "runtimeDescriptorArray"),
-        (f12.descriptor_binding_partially_bound, "descriptorBindingPartiallyBound"),
-        (
-            f12.descriptor_binding_storage_buffer_update_after_bind,
-            "descriptorBindingStorageBufferUpdateAfterBind",
-        ),
-        (
-            f12.descriptor_binding_update_unused_while_pending,
-            "descriptorBindingUpdateUnusedWhilePending",
-        ),
-        (f12.timeline_semaphore, "timelineSemaphore"),
-        (f13.synchronization2, "synchronization2"),
-        (f13.maintenance4, "maintenance4"),
-        (f13.subgroup_size_control, "subgroupSizeControl"),
-        (f13.compute_full_subgroups, "computeFullSubgroups"),
-    ];
-    let operations = [
-        (vk::SubgroupFeatureFlags::BASIC, "basic subgroup operations"),
-        (vk::SubgroupFeatureFlags::VOTE, "subgroup votes"),
-        (vk::SubgroupFeatureFlags::ARITHMETIC, "subgroup arithmetic"),
-        (vk::SubgroupFeatureFlags::BALLOT, "subgroup ballots"),
-        (vk::SubgroupFeatureFlags::SHUFFLE, "subgroup shuffles"),
-    ];
-    let stages = p.v11.subgroup_supported_stages;
-    let operations = operations.iter().filter(|(operation, _)| {
-        !p.v11.subgroup_supported_operations.contains(*operation)
-            || !stages.contains(vk::ShaderStageFlags::COMPUTE)
-    });
-    let features = features.iter().filter(|(offered, _)| *offered == vk::FALSE);
-    features.map(|f| f.1).chain(operations.map(|o| o.1)).map(str::to_owned).collect()
 }
 
 fn describe(basic: &vk::PhysicalDeviceProperties, p: &Properties, index: usize) -> DeviceInfo {
