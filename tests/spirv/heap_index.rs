@@ -1,0 +1,180 @@
+//! Every index into the heap comes from push constants alone, so it is the same over a whole dispatch: no access needs
+//! `NonUniform`.
+
+use std::collections::BTreeSet;
+
+use super::module::{DESCRIPTOR_SET, FUNCTION, Instruction, Module, PUSH_CONSTANT, op};
+
+/// The faults of a module; none when every index is a member of the push constants, the same one wherever paths meet.
+pub(crate) fn faults(words: &[u32]) -> Vec<String> {
+    let module = Module::new(words);
+    let bound = |&&(n, w): &&Instruction| {
+        n == op::VARIABLE && module.decoration(w[1], DESCRIPTOR_SET).is_some()
+    };
+    let heaps: Vec<u32> = module.all.iter().filter(bound).map(|(_, words)| words[1]).collect();
+    let mut faults = Vec::new();
+    for &(number, words) in &module.all {
+        let fault = match (number, words) {
+            (op::ACCESS_CHAIN | op::IN_BOUNDS_ACCESS_CHAIN, [_, _, base, index, ..])
+                if heaps.contains(base) =>
+            {
+                module.sources(*index, &[], 0).err()
+            }
+            _ => (takes_pointers(number) && words.iter().any(|word| heaps.contains(word)))
+                .then(|| format!("instruction {number} uses the heap")),
+        };
+        faults.extend(fault);
+    }
+    faults
+}
+
+/// Whether operands may be pointers; access chains are looked at apart.
+fn takes_pointers(number: u16) -> bool {
+    matches!(number, op::FUNCTION_CALL | op::LOAD | op::STORE | op::COPY_OBJECT)
+        || matches!(number, op::PHI | op::SELECT | 63 | 64 | 67..=70)
+}
+
+/// A place in memory: a variable and the members on the way from it.
+struct Place {
+    variable: u32,
+    path: Vec<u32>,
+}
+
+/// Stands in a path for an index that is no constant.
+const COMPUTED: u32 = u32::MAX;
+
+/// Deeper than any chain of calls and copies; what loops gives up here.
+const DEEPEST: usize = 64;
+
+impl Module<'_> {
+    /// The push constants that member `path` of a value can be.
+    fn sources(&self, id: u32, path: &[u32], depth: usize) -> Result<BTreeSet<u32>, String> {
+        let Some(&(number, words)) = self.made_by.get(&id) else {
+            return Err(format!("id {id} is made by nothing known"));
+        };
+        if depth > DEEPEST {
+            return Err(format!("id {id} goes in circles"));
+        }
+        let deeper = |id: u32, path: &[u32]| self.sources(id, path, depth + 1);
+        match (number, words) {
+            (op::COPY_OBJECT | op::COPY_LOGICAL | op::BITCAST, [_, _, from]) => deeper(*from, path),
+            (op::COMPOSITE_EXTRACT, [_, _, from, members @ ..]) => {
+                deeper(*from, &[members, path].concat())
+            }
+            (op::COMPOSITE_INSERT, [_, _, part, whole, members @ ..]) => {
+                match path.strip_prefix(members) {
+                    Some(rest) => deeper(*part, rest),
+                    None => deeper(*whole, path),
+                }
+            }
+            (op::COMPOSITE_CONSTRUCT, [_, _, parts @ ..]) => match path {
+                [member, rest @ ..] if (*member as usize) < parts.len() => {
+                    deeper(parts[*member as usize], rest)
+                }
+                _ => Err(format!("id {id} is composed")),
+            },
+            (op::LOAD, [_, _, pointer, ..]) => self.loaded(*pointer, path, depth),
+            (op::FUNCTION_PARAMETER, _) => {
+                let arguments = self.arguments(id);
+                let each = arguments.iter().map(|argument| deeper(*argument, path));
+                let all: Vec<_> = each.collect::<Result<_, _>>()?;
+                Ok(all.into_iter().flatten().collect())
+            }
+            (op::FUNCTION_CALL, [_, _, function, ..]) => {
+                let body = self.functions.iter().find(|f| f.id == *function).map(|f| &f.body);
+                let returned = body.into_iter().flatten().filter(|(n, _)| *n == op::RETURN_VALUE);
+                self.one(id, returned.map(|(_, words)| deeper(words[0], path)))
+            }
+            (op::SELECT, [_, _, _, a, b]) => {
+                self.one(id, [deeper(*a, path), deeper(*b, path)].into_iter())
+            }
+            (op::PHI, [_, _, pairs @ ..]) => {
+                self.one(id, pairs.chunks(2).map(|pair| deeper(pair[0], path)))
+            }
+            _ => Err(format!("id {id} is made by instruction {number}")),
+        }
+    }
+
+    /// Where paths meet, invocations come from all of them: one push constant must be meant on each.
+    fn one(
+        &self,
+        id: u32,
+        values: impl Iterator<Item = Result<BTreeSet<u32>, String>>,
+    ) -> Result<BTreeSet<u32>, String> {
+        let all: BTreeSet<u32> =
+            values.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+        match all.len() {
+            0 => Err(format!("id {id} is never set")),
+            1 => Ok(all),
+            _ => Err(format!("id {id} is one of several push constants")),
+        }
+    }
+
+    /// The push constants that member `path` behind a pointer can be.
+    fn loaded(&self, pointer: u32, path: &[u32], depth: usize) -> Result<BTreeSet<u32>, String> {
+        let mut all = BTreeSet::new();
+        for Place { variable, path: way } in self.places(pointer, depth)? {
+            let path = [&way[..], path].concat();
+            let class = self.made_by.get(&variable).map(|(_, words)| words[2]);
+            match class {
+                Some(PUSH_CONSTANT) => match path[..] {
+                    [member] if member != COMPUTED => {
+                        all.insert(member);
+                    }
+                    _ => return Err(format!("id {pointer} is no member of the push constants")),
+                },
+                Some(FUNCTION) if path.contains(&COMPUTED) => {
+                    return Err(format!("pointer {pointer} has a computed index"));
+                }
+                Some(FUNCTION) => all.extend(self.stored(variable, &path, depth)?),
+                _ => return Err(format!("id {pointer} points to variable {variable}")),
+            }
+        }
+        Ok(all)
+    }
+
+    /// What is stored to member `path` of a function's variable.
+    fn stored(&self, variable: u32, path: &[u32], depth: usize) -> Result<BTreeSet<u32>, String> {
+        let mut values = Vec::new();
+        for (_, words) in self.all.iter().filter(|(number, _)| *number == op::STORE) {
+            let (pointer, value) = (words[0], words[1]);
+            for place in self.places(pointer, depth)?.into_iter().filter(|p| p.variable == variable)
+            {
+                let known = place.path.split(|member| *member == COMPUTED).next().unwrap_or(&[]);
+                match path.strip_prefix(known) {
+                    Some(_) if known.len() < place.path.len() => {
+                        return Err(format!("pointer {pointer} has a computed index"));
+                    }
+                    Some(rest) => values.push(self.sources(value, rest, depth + 1)),
+                    None => {}
+                }
+            }
+        }
+        self.one(variable, values.into_iter())
+    }
+
+    /// Where a pointer can point.
+    fn places(&self, pointer: u32, depth: usize) -> Result<Vec<Place>, String> {
+        let Some(&(number, words)) = self.made_by.get(&pointer) else {
+            return Err(format!("pointer {pointer} is made by nothing known"));
+        };
+        if depth > DEEPEST {
+            return Err(format!("pointer {pointer} goes in circles"));
+        }
+        match (number, words) {
+            (op::VARIABLE, _) => Ok(vec![Place { variable: pointer, path: Vec::new() }]),
+            (op::ACCESS_CHAIN | op::IN_BOUNDS_ACCESS_CHAIN, [_, _, base, members @ ..]) => {
+                let members = members.iter().map(|m| self.constant(*m).unwrap_or(COMPUTED));
+                let mut places = self.places(*base, depth + 1)?;
+                places.iter_mut().for_each(|place| place.path.extend(members.clone()));
+                Ok(places)
+            }
+            (op::FUNCTION_PARAMETER, _) => {
+                let arguments = self.arguments(pointer);
+                let places = arguments.iter().map(|argument| self.places(*argument, depth + 1));
+                Ok(places.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+            }
+            _ => Err(format!("pointer {pointer} is made by instruction {number}")),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The manifest and every SPIR-V module in it hold to the rules that the library relies on; above
+//! all, sums run in the promised order: no atomics, and nothing that lets a driver reorder.
+
+#[path = "../build/mod.rs"]
+mod build;
+mod heap_index;
+mod interfaces;
+mod module;
+mod planted;
+mod private;
+
+use std::collections::BTreeSet;
+
+use backslang::manifest::{KERNELS, Kernel};
+use build::compile::FLAGS;
+use build::spirv::{instructions, op, string};
+use module::{BUILT_IN, Module};
+
+const OP_SOURCE: u16 = 3;
+const OP_STRING: u16 = 7;
+const OP_LINE: u16 = 8;
+const OP_MEMORY_MODEL: u16 = 14;
+const OP_ENTRY_POINT: u16 = 15;
+const OP_CAPABILITY: u16 = 17;
+const OP_DECORATE: u16 = 71;
+const OP_F_ADD: u16 = 129;
+
+const DESCRIPTOR_SET: u32 = 34;
+const BINDING: u32 = 33;
+const FP_FAST_MATH_MODE: u32 = 40;
+const NO_CONTRACTION: u32 = 42;
+const GL_COMPUTE: u32 = 5;
+const LOGICAL: u32 = 0;
+const GLSL450: u32 = 1;
+
+/// Of extended instructions, those that every driver computes exactly or rounds once: Round, FAbs, SAbs, Sqrt, the six
+/// of minimum and maximum, Fma. Elementary functions are the shaders' own: drivers' may be tens of ulp off.
+fn is_exact(extended: u32) -> bool {
+    matches!(extended, 1 | 4 | 5 | 31 | 37..=42 | op::GLSL_FMA)
+}
+
+/// Whether a module needs a capability; `None` for one that no module should have. That the runtime asks devices for
+/// all of them and for no others is a test of its own.
+fn needs(module: &Module, capability: u32) -> Option<bool> {
+    let has = |wanted: fn(u16) -> bool| module.all.iter().any(|(number, _)| wanted(*number));
+    let built_in = |wanted: fn(u32) -> bool| {
+        module.all.iter().any(|(number, words)| {
+            matches!(words, [_, BUILT_IN, which] if *number == OP_DECORATE && wanted(*which))
+        })
+    };
+    match capability {
+        // Shader.
+        1 => Some(true),
+        // GroupNonUniform: OpGroupNonUniformElect, SubgroupSize, NumSubgroups, SubgroupId, SubgroupLocalInvocationId.
+        61 => {
+            Some(has(|n| (333..=366).contains(&n)) || built_in(|b| matches!(b, 36 | 38 | 40 | 41)))
+        }
+        // GroupNonUniformArithmetic: from OpGroupNonUniformIAdd to OpGroupNonUniformLogicalXor.
+        63 => Some(has(|n| (349..=364).contains(&n))),
+        // RuntimeDescriptorArray: a variable that is a runtime array.
+        5302 => Some(module.all.iter().any(|(number, words)| {
+            let pointee =
+                |pointer| module.made_by.get(&pointer).and_then(|(_, p)| p.get(2).copied());
+            let array =
+                |ty| matches!(module.made_by.get(&ty), Some((module::op::TYPE_RUNTIME_ARRAY, _)));
+            *number == module::op::VARIABLE && pointee(words[0]).is_some_and(array)
+        })),
+        _ => None,
+    }
+}
+
+/// All atomic instructions, those of extensions included.
+fn is_atomic(number: u16) -> bool {
+    matches!(number, 227..=242 | 318 | 319 | 5614 | 5615 | 6035)
+}
+
+/// Floating-point arithmetic that a driver might contract or reorder: from OpFAdd on in the order
+/// of the specification, then vectors, matrices and OpDot.
+fn is_float_arithmetic(number: u16) -> bool {
+    matches!(number, OP_F_ADD | 131 | 133 | 136 | 140..=148)
+}
+
+/// Whether the instruction is `fma`: the one extended instruction that sums are made of.
+fn is_fma(number: u16, words: &[u32]) -> bool {
+    number == op::EXT_INST && words.get(3) == Some(&op::GLSL_FMA)
+}
+
+/// Every rule that a module breaks.
+fn lint(words: &[u32]) -> Vec<String> {
+    let module = Module::new(words);
+    let exact: BTreeSet<u32> = module
+        .all
+        .iter()
+        .filter(|(number, words)| *number == OP_DECORATE && words.get(1) == Some(&NO_CONTRACTION))
+        .map(|(_, words)| words[0])
+        .collect();
+    let mut faults = heap_index::faults(words);
+    for &(number, words) in &module.all {
+        let fault = match (number, words) {
+            (n, _) if is_atomic(n) => format!("atomic instruction {n}"),
+            (n, [_, result, ..])
+                if (is_float_arithmetic(n) || is_fma(n, words)) && !exact.contains(result) =>
+            {
+                format!("instruction {n} without NoContraction")
+            }
+            (OP_CAPABILITY, [c]) if needs(&module, *c) != Some(true) => format!("capability {c}"),
+            (op::EXT_INST, [_, _, _, extended, ..]) if !is_exact(*extended) => {
+                format!("extended instruction {extended}")
+            }
+            (OP_ENTRY_POINT, [model, ..]) if *model != GL_COMPUTE => {
+                format!("execution model {model}")
+            }
+            (OP_MEMORY_MODEL, words) if words != [LOGICAL, GLSL450] => {
+                format!("memory model {words:?}")
+            }
+            (OP_DECORATE, [_, FP_FAST_MATH_MODE, ..]) => "fast math".to_owned(),
+            (OP_DECORATE, [_, BINDING | DESCRIPTOR_SET, place]) if *place != 0 => {
+                "a binding other than the heap's".to_owned()
+            }
+            (OP_STRING, [_, text @ ..]) => format!("the string {:?}", string(text)),
+            (OP_LINE, _) | (OP_SOURCE, [_, _, _, ..]) => "source lines".to_owned(),
+            _ => continue,
+        };
+        faults.push(fault);
+    }
+    faults
+}
+
+#[test]
+fn every_module_keeps_the_rules() {
+    for kernel in KERNELS {
+        assert_eq!(lint(&kernel.words()), Vec::<String>::new(), "{} {}", kernel.name, kernel.dtype);
+    }
+}
+
+/// What the compiler is allowed is what the modules have: another capability is an error there already.
+#[test]
+fn the_compiler_may_use_the_capabilities_that_modules_have() {
+    let allowed = FLAGS.split(['+', ' ']).filter_map(|word| word.strip_prefix("spv"));
+    let mut declared = BTreeSet::new();
+    for kernel in KERNELS {
+        let words = kernel.words();
+        let capabilities = Module::new(&words).all.into_iter().filter(|i| i.0 == OP_CAPABILITY);
+        declared.extend(capabilities.filter_map(|(_, words)| match words[0] {
+            61 => Some("GroupNonUniform"),
+            63 => Some("GroupNonUniformArithmetic"),
+            // Shader is in every profile, RuntimeDescriptorArray in the one given.
+            _ => None,
+        }));
+    }
+    assert_eq!(BTreeSet::from_iter(allowed), declared);
+}
+
+/// Of each boolean specialization constant of a module, its result and its id for specialization.
+fn flags(module: &Module) -> Vec<(u32, u32)> {
+    let flag = |&(number, words): &(u16, &[u32])| {
+        matches!(number, op::SPEC_CONSTANT_TRUE | op::SPEC_CONSTANT_FALSE).then(|| words[1])
+    };
+    let ids = module.all.iter().filter_map(flag);
+    ids.filter_map(|id| Some((id, module.decoration(id, op::DECORATION_SPEC_ID)?[0]))).collect()
+}
+
+/// The variables of an invocation that some variant of a kernel loads before it stores them.
+fn loaded_first(kernel: &Kernel, words: &[u32]) -> BTreeSet<String> {
+    let module = Module::new(words);
+    let flags = flags(&module);
+    let mut found = BTreeSet::new();
+    for variant in 0..1u32 << flags.len() {
+        let on = |i: usize| variant >> i & 1 == 1;
+        let values = flags.iter().enumerate().map(|(i, (id, _))| (*id, on(i))).collect();
+        let is_on = |name: &str| {
+            let constant = kernel.constants.iter().find(|c| c.name == name);
+            let place = constant.and_then(|c| flags.iter().position(|(_, spec)| *spec == c.id));
+            place.is_some_and(on)
+        };
+        // The host asks for gradients of the position parts only where there are such parts.
+        if is_on("mla") || !(is_on("need_position") || is_on("need_q_position")) {
+            found.extend(private::loaded_first(&module, &values));
+        }
+    }
+    // Filled when `cached` is found false, which is looked at itself.
+    found.retain(|name| !name.ends_with("_cache"));
+    found
+}
+
+#[test]
+fn nothing_is_loaded_before_it_is_stored() {
+    for kernel in KERNELS {
+        let found = loaded_first(kernel, &kernel.words());
+        assert!(found.is_empty(), "{} {}: {found:?}", kernel.name, kernel.dtype);
+    }
+}

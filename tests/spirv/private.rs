@@ -1,0 +1,171 @@
+//! Variables of an invocation are stored before they are loaded. Software drivers hand out zeros, so what is never
+//! cleared shows on no test device; on others it is whatever the registers held.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::module::{Function, Module, PRIVATE, op};
+
+/// Variables by bits: set when stored.
+type Stored = u64;
+
+/// The names of the variables that some path loads first, with boolean specialization constants as given by their ids.
+/// Loops are taken to run at least once, and a store to one element as one to all.
+pub(crate) fn loaded_first(module: &Module, constants: &BTreeMap<u32, bool>) -> BTreeSet<String> {
+    let variables = module.variables(PRIVATE);
+    assert!(variables.len() <= 64);
+    let mut walk =
+        Walk { module, constants, variables, known: HashMap::new(), faults: BTreeSet::new() };
+    let entry = module.all.iter().find(|(number, _)| *number == op::ENTRY_POINT).unwrap();
+    walk.function(entry.1[1], 0);
+    walk.faults
+}
+
+struct Walk<'a> {
+    module: &'a Module<'a>,
+    constants: &'a BTreeMap<u32, bool>,
+    variables: Vec<u32>,
+    /// What is stored after a function, by what was before.
+    known: HashMap<(u32, Stored), Stored>,
+    faults: BTreeSet<String>,
+}
+
+struct Block<'a> {
+    body: &'a [(u16, &'a [u32])],
+    next: Vec<usize>,
+    /// Where the loop that starts here goes on, and the block after it.
+    continues: Option<(usize, usize)>,
+}
+
+impl Walk<'_> {
+    fn function(&mut self, id: u32, before: Stored) -> Stored {
+        if let Some(&after) = self.known.get(&(id, before)) {
+            return after;
+        }
+        let module = self.module;
+        let function = module.functions.iter().find(|f| f.id == id).unwrap();
+        let blocks = self.blocks(function);
+        let reached = reached(&blocks);
+        let mut entering = vec![Stored::MAX; blocks.len()];
+        entering[0] = before;
+        let mut leaving = vec![Stored::MAX; blocks.len()];
+        loop {
+            let mut changed = false;
+            for at in reached.iter().copied() {
+                if at > 0 {
+                    let from = reached.iter().filter(|from| blocks[**from].next.contains(&at));
+                    entering[at] = from.fold(Stored::MAX, |all, from| all & leaving[*from]);
+                }
+                for (continues, _) in
+                    blocks.iter().filter_map(|b| b.continues).filter(|c| c.1 == at)
+                {
+                    if reached.contains(&continues) {
+                        entering[at] |= leaving[continues];
+                    }
+                }
+                let after = self.block(&blocks[at], entering[at], false);
+                changed |= after != leaving[at];
+                leaving[at] = after;
+            }
+            if !changed {
+                break;
+            }
+        }
+        let mut after = Stored::MAX;
+        for at in reached {
+            self.block(&blocks[at], entering[at], true);
+            if blocks[at].next.is_empty() {
+                after &= leaving[at];
+            }
+        }
+        self.known.insert((id, before), after);
+        after
+    }
+
+    fn block(&mut self, block: &Block, mut stored: Stored, report: bool) -> Stored {
+        for &(number, words) in block.body {
+            match number {
+                op::LOAD => {
+                    if let Some(variable) = self.variable(words[2])
+                        && stored & 1 << variable == 0
+                        && report
+                    {
+                        self.faults.insert(self.module.name(self.variables[variable]));
+                    }
+                }
+                op::STORE => {
+                    if let Some(variable) = self.variable(words[0]) {
+                        stored |= 1 << variable;
+                    }
+                }
+                op::FUNCTION_CALL => stored = self.function(words[2], stored),
+                _ => {}
+            }
+        }
+        stored
+    }
+
+    /// Which variable a pointer points into.
+    fn variable(&self, pointer: u32) -> Option<usize> {
+        match self.module.made_by.get(&pointer) {
+            Some((op::ACCESS_CHAIN | op::IN_BOUNDS_ACCESS_CHAIN, words)) => self.variable(words[2]),
+            _ => self.variables.iter().position(|variable| *variable == pointer),
+        }
+    }
+
+    fn blocks<'a>(&self, function: &'a Function<'a>) -> Vec<Block<'a>> {
+        let body = &function.body[..];
+        let starts: Vec<usize> = (0..body.len()).filter(|i| body[*i].0 == op::LABEL).collect();
+        let index =
+            |label: u32| starts.iter().position(|start| body[*start].1[0] == label).unwrap();
+        let ends = starts.iter().skip(1).copied().chain([body.len()]);
+        let mut blocks = Vec::new();
+        for (start, end) in starts.iter().copied().zip(ends) {
+            let body = &body[start..end];
+            let find = |number| body.iter().find(|(n, _)| *n == number).map(|(_, words)| *words);
+            let next = match (find(op::BRANCH), find(op::BRANCH_CONDITIONAL), find(op::SWITCH)) {
+                (Some(words), ..) => vec![words[0]],
+                (_, Some(words), _) => match self.known_value(words[0]) {
+                    Some(true) => vec![words[1]],
+                    Some(false) => vec![words[2]],
+                    None => words[1..3].to_vec(),
+                },
+                (.., Some(words)) => words[1..].iter().step_by(2).copied().collect(),
+                _ => Vec::new(),
+            };
+            let continues = find(op::LOOP_MERGE).map(|words| (index(words[1]), index(words[0])));
+            blocks.push(Block { body, next: next.into_iter().map(index).collect(), continues });
+        }
+        blocks
+    }
+
+    /// The value of a condition that the specialization constants decide.
+    fn known_value(&self, id: u32) -> Option<bool> {
+        if let Some(value) = self.constants.get(&id) {
+            return Some(*value);
+        }
+        let &(number, words) = self.module.made_by.get(&id)?;
+        let (operation, operands) = match number {
+            op::CONSTANT_TRUE | op::SPEC_CONSTANT_TRUE => return Some(true),
+            op::CONSTANT_FALSE | op::SPEC_CONSTANT_FALSE => return Some(false),
+            op::SPEC_CONSTANT_OP => (words[2], &words[3..]),
+            _ => (u32::from(number), words.get(2..)?),
+        };
+        match (operation, operands) {
+            (op::LOGICAL_NOT, [a]) => self.known_value(*a).map(|a| !a),
+            (op::LOGICAL_AND, [a, b]) => Some(self.known_value(*a)? & self.known_value(*b)?),
+            (op::LOGICAL_OR, [a, b]) => Some(self.known_value(*a)? | self.known_value(*b)?),
+            _ => None,
+        }
+    }
+}
+
+/// The blocks that can be reached, in the module's order.
+fn reached(blocks: &[Block]) -> BTreeSet<usize> {
+    let (mut reached, mut left) = (BTreeSet::new(), vec![0]);
+    while let Some(at) = left.pop() {
+        if reached.insert(at) {
+            left.extend(&blocks[at].next);
+        }
+    }
+    reached
+}
