@@ -5,6 +5,7 @@ mod build;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 
 use build::compile::{Compiled, FLAGS};
 use build::model::{Axis, Interface, Kernel, Manifest};
@@ -155,6 +156,28 @@ fn committed_modules_are_written_and_read() {
     }
     fs::remove_file(target.join("manifest.json")).unwrap();
     assert_contains(&error(&sources), "manifest.json cannot be read; run tools/setup");
+}
+
+/// Whatever a build takes, the committed modules are those of the committed sources.
+#[test]
+fn what_is_committed_belongs_together() {
+    let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let sources = Sources::read(&shaders).unwrap();
+    let compiled = committed::load(&shaders.join(sources::COMPILED), &sources).unwrap();
+    let kernels = &compiled.manifest.kernels;
+    assert_eq!(kernels.len(), backslang::manifest::KERNELS.len());
+    assert_eq!(kernels.len(), compiled.modules.len());
+    let built = kernels.iter().zip(backslang::manifest::KERNELS);
+    for (committed, built) in built {
+        assert_eq!((&*committed.name, &*committed.dtype), (built.name, built.dtype));
+    }
+    let mut files: Vec<_> = fs::read_dir(shaders.join(sources::COMPILED))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "manifest.json")
+        .collect();
+    files.sort();
+    assert!(files.iter().eq(compiled.modules.keys()), "{files:?}");
 }
 
 fn sample() -> Kernel {
