@@ -26,6 +26,16 @@ Acquire::Languages "none";
 #clear APT::Update::Post-Invoke-Success;
 """
 
+# By os-release ID: how to install the loader, lavapipe and the validation layer.
+PACKAGES = {
+    "fedora": "dnf install vulkan-loader mesa-vulkan-drivers vulkan-validation-layers",
+    "rhel": "dnf install vulkan-loader mesa-vulkan-drivers vulkan-validation-layers",
+    "arch": "pacman -S vulkan-icd-loader vulkan-swrast vulkan-validation-layers",
+    "suse": "zypper install libvulkan1 libvulkan_lvp vulkan-validationlayers",
+    "debian": "apt-get install libvulkan1 mesa-vulkan-drivers vulkan-validationlayers",
+    "ubuntu": "apt-get install libvulkan1 mesa-vulkan-drivers vulkan-validationlayers",
+}
+
 
 class DebError(Exception):
     pass
@@ -149,3 +159,13 @@ def unpack(debs, folder):
     for deb in debs:
         subprocess.run(["dpkg-deb", "-x", deb, folder], check=True)
     return folder
+
+
+def advice():
+    """What to do where there is no apt to fetch packages with."""
+    system = release()
+    for name in [system.get("ID", ""), *system.get("ID_LIKE", "").split()]:
+        if name in PACKAGES:
+            return f"install what is missing with the system's packages: {PACKAGES[name]}"
+    return ("install what is missing of the Vulkan loader, Mesa's lavapipe driver and the Khronos validation layer "
+            "with the system's package manager")

