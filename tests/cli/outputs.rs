@@ -117,3 +117,78 @@ fn a_write_that_fails_leaves_everything_as_it_was() {
     assert_eq!(folder.read("out/dt_bias_partial.npy"), b"old");
     assert_eq!(folder.names(""), ["in", "out"]);
 }
+
+/// What stands in the place of an output: links are replaced and lead to nothing that is written.
+#[cfg(unix)]
+#[test]
+fn links_are_replaced_and_their_targets_stay() {
+    use std::os::unix::fs::symlink;
+    let folder = Folder::mamba3();
+    let words = format!("mamba3-preprocess-backward -i {} -o", folder.at("in"));
+    fs::create_dir(folder.path().join("out")).unwrap();
+    folder.write("precious.npy", b"mine");
+    symlink("../precious.npy", folder.path().join("out/projected_gradient.npy")).unwrap();
+    symlink("../nothing", folder.path().join("out/dt_bias_partial.npy")).unwrap();
+    symlink("out", folder.path().join("link")).unwrap();
+    symlink("nothing.npz", folder.path().join("link.npz")).unwrap();
+    reference(&format!("{words} {}", folder.at("link"))).succeeded();
+    reference(&format!("{words} {}", folder.at("link.npz"))).succeeded();
+    assert_eq!(folder.read("precious.npy"), b"mine");
+    assert_eq!(folder.data("out/dt_bias_partial.npy").len(), 96);
+    assert_eq!(folder.names(""), ["in", "link", "link.npz", "out", "precious.npy"]);
+    let broken = folder.path().join("broken");
+    symlink("nothing", &broken).unwrap();
+    reference(&format!("{words} {}", folder.at("broken")))
+        .failed(1, &["broken", "link to nothing"]);
+    assert!(broken.is_symlink());
+}
+
+#[test]
+fn the_ending_tells_an_archive_from_a_folder() {
+    let folder = Folder::mamba3();
+    let words = format!("mamba3-preprocess-backward -i {} -o", folder.at("in"));
+    for out in ["a.npz/", "b.npz.d", "c.d"] {
+        reference(&format!("{words} {}", folder.at(out))).succeeded();
+        assert_eq!(folder.names(out).len(), 3, "{out}");
+    }
+    for out in ["d.npz", "e.NPZ"] {
+        reference(&format!("{words} {}", folder.at(out))).succeeded();
+        assert!(folder.path().join(out).is_file(), "{out}");
+    }
+    reference(&format!("{words} {}", folder.at("f.npy"))).failed(2, &["--output", "f.npy"]);
+}
+
+/// The folder of the inputs takes the outputs as well, and keeps the inputs.
+#[test]
+fn inputs_and_outputs_may_share_a_folder() {
+    let folder = Folder::mamba3();
+    let before = folder.names("in");
+    let read = |names: &[String]| {
+        names.iter().map(|name| folder.read(&format!("in/{name}"))).collect::<Vec<_>>()
+    };
+    let inputs = read(&before);
+    let input = folder.at("in");
+    reference(&format!("mamba3-preprocess-backward -i {input} -o {input}")).succeeded();
+    assert_eq!(read(&before), inputs);
+    assert_eq!(folder.names("in").len(), before.len() + 3);
+}
+
+/// A folder that goes away while its files are written is an error, and does not come back.
+#[cfg(unix)]
+#[test]
+fn a_folder_may_go_away_meanwhile() {
+    use crate::harness::command;
+    let folder = Folder::new();
+    let out = folder.path().join("out");
+    let words = format!("sample mamba3-preprocess-backward --rows 20000 -o {}", folder.at("out"));
+    let child = command().args(words.split(' ')).stderr(std::process::Stdio::piped()).spawn();
+    while !out.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    fs::rename(&out, folder.path().join("elsewhere")).unwrap();
+    let done = child.unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: cannot write") && said.lines().count() == 1, "{said}");
+    assert_eq!(folder.names(""), ["elsewhere"]);
+}

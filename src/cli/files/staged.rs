@@ -20,6 +20,7 @@ pub(super) struct Staged {
 }
 
 /// Removes everything that is being written, then calls `end`, from whose start on nothing more is written.
+#[cfg(any(unix, windows))]
 pub(crate) fn abandon(end: impl FnOnce()) {
     let mut sets = sets();
     sets.clear();
@@ -117,7 +118,12 @@ impl Files {
         if folder.as_os_str().is_empty() {
             return Ok(());
         }
-        fs::create_dir_all(folder).map_err(at(folder))
+        fs::create_dir_all(folder).map_err(|error| {
+            // The system would say that it exists.
+            let dangling = folder.is_symlink() && !folder.exists();
+            let message = "it is a link to nothing";
+            at(folder)(if dangling { io::Error::new(error.kind(), message) } else { error })
+        })
     }
 
     fn probe(&self, target: &Path) -> Result<(), WriteError> {

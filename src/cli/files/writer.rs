@@ -139,7 +139,12 @@ impl OutputArray {
 impl Target {
     /// A folder, unless `path` ends in `.npz` and is no folder. A new folder cannot be called like a single array.
     pub(crate) fn resolve(path: &Path) -> Result<Self, FileError> {
-        let ends_in = |what| path.extension().is_some_and(|extension| extension == what);
+        // `x.npz/` cannot be a file.
+        let folder = path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
+        let ends_in = |what| {
+            !folder
+                && path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(what))
+        };
         let archive = ends_in("npz");
         if path.is_dir() || !archive && !ends_in("npy") && !path.exists() {
             Ok(Self::Folder(path.into()))
