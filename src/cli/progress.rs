@@ -45,7 +45,7 @@ fn show(bar: Option<ProgressBar>) {
 }
 
 /// Wipes the spinner off the terminal when the process is about to end, waiting for nobody.
-#[cfg(unix)]
+#[cfg(any(unix, windows))]
 pub(crate) fn wipe() {
     if SHOWN.try_lock().is_ok_and(|bar| bar.is_some()) {
         let _ = io::stderr().write_all(b"\r\x1b[2K");

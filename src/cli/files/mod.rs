@@ -23,6 +23,7 @@ use std::path::PathBuf;
 
 pub(crate) use catalog::{Catalog, Entry};
 pub(crate) use descr::ByteOrder;
+#[cfg(any(unix, windows))]
 pub(crate) use staged::abandon;
 pub(crate) use writer::{OutputArray, OutputValues, Target, WriteError, Written};
 
