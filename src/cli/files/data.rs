@@ -71,7 +71,11 @@ pub(super) fn integers(
         (Kind::Unsigned, Some(8)) => widened(header, available, reader, u64::from_be_bytes)?,
         _ => {
             let expected = "an integer type".into();
-            return Err(FileError::Dtype { expected, found: header.descr.to_string() });
+            let found = match header.descr.kind {
+                Kind::Float => convertible(&header.descr, "int32"),
+                _ => header.descr.to_string(),
+            };
+            return Err(FileError::Dtype { expected, found });
         }
     };
     c_order(header, values)
@@ -104,11 +108,16 @@ pub(super) fn scalar(
 }
 
 fn not_float32(descr: &Descr) -> FileError {
-    let found = match (descr.kind, descr.size) {
-        (Kind::Float, Some(8)) => format!("{descr}; convert it with `.astype('float32')`"),
-        _ => descr.to_string(),
+    let found = match descr.kind {
+        Kind::Bool | Kind::Signed | Kind::Float | Kind::Object => convertible(descr, "float32"),
+        // 16 bits may be bfloat16, whose conversion as numbers would be wrong.
+        Kind::Unsigned | Kind::Raw | Kind::Other => descr.to_string(),
     };
     FileError::Dtype { expected: "float32, the only type that is supported now".into(), found }
+}
+
+fn convertible(descr: &Descr, dtype: &str) -> String {
+    format!("{descr}; convert it with `.astype('{dtype}')`")
 }
 
 /// Integers of `N` bytes, widened; `decode` takes the most significant byte first.

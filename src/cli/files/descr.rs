@@ -32,7 +32,9 @@ pub(crate) enum Kind {
     Float,
     /// `V`: bytes that NumPy does not interpret, such as ml_dtypes' bfloat16.
     Raw,
-    /// Anything else: complex numbers, text, dates, objects.
+    /// `O`: pickled Python objects.
+    Object,
+    /// Anything else: complex numbers, text, dates, records.
     Other,
 }
 
@@ -69,22 +71,47 @@ impl Descr {
             Some('u') => Kind::Unsigned,
             Some('f') => Kind::Float,
             Some('V') => Kind::Raw,
+            Some('O') => Kind::Object,
             _ => Kind::Other,
         };
-        let size = letters.as_str().parse().ok().filter(|_| kind != Kind::Other);
+        let sized = !matches!(kind, Kind::Object | Kind::Other);
+        let size = letters.as_str().parse().ok().filter(|_| sized);
         Self { kind, size, order, text: text.into() }
+    }
+
+    /// What NumPy's users call it.
+    fn name(&self) -> Option<String> {
+        let bits = |word: &str, bytes: usize| Some(format!("{word}{}", 8 * bytes));
+        match (self.kind, self.size) {
+            (Kind::Bool, _) => Some("bool".into()),
+            (Kind::Signed, Some(bytes @ 1..=8)) => bits("int", bytes),
+            (Kind::Unsigned, Some(bytes @ 1..=8)) => bits("uint", bytes),
+            (Kind::Float, Some(bytes @ 2..=8)) => bits("float", bytes),
+            (Kind::Float, Some(_)) => Some("longdouble".into()),
+            (Kind::Raw, Some(2)) => Some("2-byte void, bfloat16 perhaps".into()),
+            (Kind::Object, _) => Some("Python objects".into()),
+            (Kind::Other, _) => {
+                match self.text.trim_start_matches(['<', '|', '=', '>']).chars().next()? {
+                    'c' => Some("complex".into()),
+                    'U' | 'S' | 'a' => Some("text".into()),
+                    'M' | 'm' => Some("dates or times".into()),
+                    '[' | '(' => Some("structured".into()),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
     }
 }
 
 impl fmt::Display for Descr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match (self.kind, self.size) {
-            (Kind::Float, Some(2)) => "float16",
-            (Kind::Float, Some(4)) => "float32",
-            (Kind::Float, Some(8)) => "float64",
-            (Kind::Raw, Some(2)) => "2-byte void, bfloat16 perhaps",
-            _ => return write!(f, "'{}'", excerpt(&self.text)),
-        };
-        write!(f, "'{}' ({name})", self.text)
+        let text = excerpt(&self.text);
+        match self.name() {
+            // It has quotes of its own.
+            Some(name) if self.text.starts_with(['[', '(']) => write!(f, "{text} ({name})"),
+            Some(name) => write!(f, "'{text}' ({name})"),
+            None => write!(f, "'{text}'"),
+        }
     }
 }

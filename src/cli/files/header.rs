@@ -36,6 +36,10 @@ impl Header {
             let message = "it is a .npz archive; a whole one can be given with --input";
             return Err(FileError::Header(message.into()));
         }
+        if magic.starts_with(b"\x80") || magic == *b"cnumpy" {
+            let message = "it looks like a Python pickle (write it with `numpy.save`)";
+            return Err(FileError::Header(message.into()));
+        }
         if magic != *MAGIC {
             return Err(FileError::Header("it does not begin with \\x93NUMPY".into()));
         }
@@ -179,10 +183,31 @@ impl<'a> Cursor<'a> {
     }
 
     fn descr(&mut self) -> Result<Descr, String> {
-        if self.take('[') || self.take('(') {
-            return Err("structured element types are not supported".into());
+        self.rest = self.rest.trim_start();
+        if self.rest.starts_with(['[', '(']) {
+            return Ok(Descr::parse(self.brackets()?));
         }
         Ok(Descr::parse(self.string()?))
+    }
+
+    /// A structured element type, which only a message shows: to its last bracket, whatever is inside.
+    fn brackets(&mut self) -> Result<&'a str, String> {
+        let (mut depth, mut quote) = (0usize, None);
+        for (place, symbol) in self.rest.char_indices() {
+            match (symbol, quote) {
+                (_, Some(open)) => quote = quote.filter(|_| symbol != open),
+                ('\'' | '"', None) => quote = Some(symbol),
+                ('[' | '(', None) => depth += 1,
+                (']' | ')', None) => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth == 0 {
+                let (text, rest) = self.rest.split_at(place + symbol.len_utf8());
+                self.rest = rest;
+                return Ok(text);
+            }
+        }
+        Err("its header has a structured element type without an end".into())
     }
 
     fn boolean(&mut self) -> Result<bool, String> {
