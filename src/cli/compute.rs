@@ -32,7 +32,7 @@ pub(crate) fn run(job: &Job, place: &Place) -> Result<Computed> {
             };
             Ok(Computed { results, device: "reference".into(), gpu: None })
         }
-        Place::Device(_) => on_device(job, place.open()?),
+        Place::Device { .. } => on_device(job, place.open()?),
     }
 }
 

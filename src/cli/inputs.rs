@@ -5,6 +5,7 @@ use std::path::Path;
 
 use backslang::HostTensor;
 
+use super::alike;
 use super::args::InputArgs;
 use super::failure::{Failure, Result};
 use super::files::{ByteOrder, Catalog, Entry, FileError, excerpt};
@@ -36,7 +37,9 @@ impl Inputs {
         }
         let mut spelled = Vec::new();
         for array in &args.arrays {
-            let Some((name, path)) = array.split_once('=').filter(|(name, _)| !name.is_empty())
+            let parts = array.split_once('=');
+            let Some((name, path)) =
+                parts.filter(|(name, path)| !name.is_empty() && !path.is_empty())
             else {
                 let message = format!("--in: expected NAME=FILE.npy, found `{array}`");
                 return Err(Failure::usage(message));
@@ -127,11 +130,16 @@ impl Inputs {
 
     /// What the command does not know, in words, and whether it was spelled out with `--in`.
     pub(crate) fn ignored(&self, known: &[&str]) -> Vec<(String, bool)> {
+        let absent = || known.iter().copied().filter(|name| !self.has(name));
         self.catalog
             .iter()
             .filter(|(name, _)| !known.contains(name))
             .map(|(name, entry)| {
-                let words = format!("array `{name}` ({entry}) is not known here and is ignored");
+                let hint = alike::meant(name, absent());
+                let hint = hint.map(|meant| format!("; did you mean `{meant}`?"));
+                let hint = hint.unwrap_or_default();
+                let words =
+                    format!("array `{name}` ({entry}) is not known here and is ignored{hint}");
                 (words, self.spelled.iter().any(|spelled| spelled == name))
             })
             .collect()
@@ -139,16 +147,18 @@ impl Inputs {
 
     /// The failure for an array that is not there, with what its name may have been mistyped as.
     pub(crate) fn missing(&self, name: &str, known: &[&str]) -> Failure {
-        let alike = self
-            .catalog
-            .iter()
-            .map(|(found, _)| found)
-            .filter(|found| !known.contains(found) && is_close(name, found))
-            .min_by_key(|found| distance(name, found));
-        let hint = match alike {
+        let unknown = self.catalog.iter().map(|(found, _)| found);
+        let unknown = unknown.filter(|found| !known.contains(found));
+        let hint = match alike::meant(name, unknown) {
             Some(alike) => format!("; did you mean it by `{alike}`, which is not known here?"),
             None if self.catalog.iter().next().is_none() => {
                 ": no array was given (give some with --input or --in)".into()
+            }
+            None if self.has("arr_0") => {
+                format!(
+                    "; the inputs hold {} (name them: `numpy.savez(path, {name}=…)`)",
+                    self.names()
+                )
             }
             None => format!("; the inputs hold {}", self.names()),
         };
@@ -167,41 +177,4 @@ impl Inputs {
 
 fn fault(name: &str, entry: &Entry, error: FileError) -> Failure {
     Failure::file(&format!("array `{name}`"), entry, error)
-}
-
-/// Whether one may be a slip of the other: a third of the letters, or their case.
-fn is_close(name: &str, found: &str) -> bool {
-    let longest = name.chars().count().max(found.chars().count());
-    name.eq_ignore_ascii_case(found) || 3 * distance(name, found) <= longest
-}
-
-/// Letters to insert, remove or replace (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.chars().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slips_are_close_and_single_letters_are_not() {
-        assert_eq!(distance("output_grad", "output_gradient"), 4);
-        assert!(is_close("output_gradient", "output_grad"));
-        assert!(is_close("sequence_ids", "sequence_id"));
-        assert!(is_close("k", "K"));
-        assert!(!is_close("k", "v"));
-        assert!(!is_close("q", "qq"));
-        assert!(!is_close("positions", "statistics"));
-    }
 }

@@ -1,5 +1,6 @@
 //! The command line: flags are parsed, resolved into a checked job, run, and reported.
 
+mod alike;
 mod args;
 mod check;
 mod commands;
@@ -42,12 +43,10 @@ pub(crate) fn main() -> ExitCode {
             let outcome = run(&cli, &talk);
             report::finish(&talk, Some(cli.command.name()), started.elapsed(), outcome)
         }
-        Err(error) if !error.use_stderr() => report::print(&error.render().to_string()),
         Err(error) => {
-            let json = words.iter().any(|word| word == "--json");
+            let talk = Talk::unparsed(usage::json(&words));
             let command = usage::command(&words);
-            let outcome = Err(usage::failure(&error, &words));
-            let talk = Talk::of_failed_parse(json);
+            let outcome = usage::outcome(&error, &words);
             report::finish(&talk, command.as_deref(), started.elapsed(), outcome)
         }
     }
@@ -55,6 +54,9 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
     let global = &cli.global;
+    if let Command::Kernels | Command::Sample(_) | Command::Completions(_) = &cli.command {
+        place::without_device(global, cli.command.name())?;
+    }
     match &cli.command {
         Command::Mamba3PreprocessBackward(args) => commands::mamba3(args, global, talk),
         Command::PagedAttentionBackward(args) => commands::attention(args, global, talk),

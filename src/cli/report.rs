@@ -62,17 +62,6 @@ pub(crate) fn finish(
     }
 }
 
-/// Prints a text that was asked for, such as the help.
-pub(crate) fn print(text: &str) -> ExitCode {
-    match write(text) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            Talk::of_failed_parse(false).error(&unprinted(&error));
-            ExitCode::from(1)
-        }
-    }
-}
-
 /// Prints a part of the text before the rest is known.
 pub(crate) fn say(text: &str) -> Result<()> {
     progress::aside(|| write(text)).map_err(|error| Failure::work("output", unprinted(&error)))

@@ -28,8 +28,8 @@ impl Talk {
         Self { json: args.json, quiet: args.quiet, verbose: args.verbose }
     }
 
-    /// When the flags could not be read.
-    pub(crate) fn of_failed_parse(json: bool) -> Self {
+    /// When the flags were not read to their end.
+    pub(crate) fn unparsed(json: bool) -> Self {
         Self { json, quiet: false, verbose: 0 }
     }
 

@@ -4,12 +4,31 @@ use std::ffi::OsString;
 
 use backslang::runtime::Validation;
 use clap::CommandFactory;
+use clap::error::ErrorKind;
 
 use super::args::Cli;
-use super::failure::Failure;
+use super::failure::{Failure, Result};
+use super::report::Report;
+
+/// What comes of arguments that name no work to do: a text that they ask for, or a failure.
+pub(crate) fn outcome(error: &clap::Error, words: &[OsString]) -> Result<Report> {
+    let text = error.render().to_string();
+    let extra = match error.kind() {
+        ErrorKind::DisplayHelp => ("help", text.clone().into()),
+        ErrorKind::DisplayVersion => ("version", env!("CARGO_PKG_VERSION").into()),
+        _ => return Err(failure(error, words)),
+    };
+    Ok(Report { text, extra: Some(extra), ..Report::default() })
+}
+
+/// Whether `--json` is among the flags, given a value by mistake perhaps.
+pub(crate) fn json(words: &[OsString]) -> bool {
+    let flags = words.iter().take_while(|word| *word != "--");
+    flags.map(|word| word.to_string_lossy()).any(|word| word.split('=').next() == Some("--json"))
+}
 
 /// The failure that clap's error comes to.
-pub(crate) fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
+fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let mut message = one_line(error);
     if let Some(checks) = spaced_checks(words).filter(|checks| message.contains(checks)) {
         message += &format!("; did you mean --validate={checks}?");
@@ -69,6 +88,12 @@ mod tests {
         assert_eq!(typed("backslang --device=check kernels").as_deref(), Some("kernels"));
         assert_eq!(typed("backslang nonsense"), None);
         assert_eq!(typed("check"), None);
+    }
+
+    #[test]
+    fn json_is_a_flag_wherever_flags_may_be() {
+        assert!(json(&words("backslang --json")) && json(&words("backslang check --json=1 x")));
+        assert!(!json(&words("backslang -- --json")) && !json(&words("backslang --jsonl")));
     }
 
     #[test]

@@ -159,6 +159,48 @@ fn element_types_are_named() {
     Case::attention().zeros("scale", &[1]).refused("", &["`scale`", "0-d", "[1]"]);
 }
 
+/// What NumPy saves that is not an array of numbers of the right kind.
+#[test]
+fn other_things_that_numpy_saves_are_named() {
+    let q = |descr: &str, size: usize, parts: &[&str]| {
+        let parts = [&["`q`", "float32"], parts].concat();
+        Case::attention().array("q", descr, &[6, 4, 4], &vec![0; 96 * size]).refused("", &parts);
+    };
+    let convert = ".astype('float32')";
+    q("<i8", 8, &["(int64)", convert]);
+    q("|b1", 1, &["(bool)", convert]);
+    q("|O", 3, &["(Python objects)", convert]);
+    q("<f16", 16, &["(longdouble)", convert]);
+    q("<c8", 8, &["(complex)"]);
+    q("<U1", 4, &["(text)"]);
+    q("|S1", 1, &["(text)"]);
+    q("<M8[s]", 8, &["(dates or times)"]);
+    Case::attention()
+        .array("positions", "<f8", &[6], &[0; 48])
+        .refused("", &["`positions`", "(float64)", ".astype('int32')"]);
+    Case::attention().array("scale", "<U3", &[], &[0; 12]).refused("", &["real number", "text"]);
+    let structured = |text: &str| {
+        let text = format!("{{'descr': {text}, 'fortran_order': False, 'shape': (6, 4, 4), }}\n");
+        let head = [b"\x93NUMPY\x01\x00".as_slice(), &(text.len() as u16).to_le_bytes()].concat();
+        let case = Case::attention();
+        case.folder.write("in/q.npy", &[&head, text.as_bytes(), &[0; 384]].concat());
+        case.refused("", &["`q`", "float32", "(structured)"]);
+    };
+    structured("[('a', '<f4')]");
+    structured("[('a]', '<f4', (2,)), ('b', [('c', '|u1')])]");
+    for pickle in [b"\x80\x04\x95\x97\x01\0\0\0".as_slice(), b"cnumpy.core.multiarray\n"] {
+        let case = Case::attention();
+        case.folder.write("in/q.npy", pickle);
+        case.refused("", &["`q`", "Python pickle", "numpy.save"]);
+    }
+}
+
+#[test]
+fn arrays_that_savez_numbered_want_names() {
+    let case = Case::attention().without("q").zeros("arr_0", &[6, 4, 4]);
+    case.refused("", &["`q` is missing", "arr_0", "numpy.savez(path, q=…)"]);
+}
+
 #[test]
 fn files_that_lie_are_refused() {
     Case::attention().array("q", "<f4", &[6, 4, 4], &[0; 383]).refused("", &["`q`", "384", "383"]);
@@ -187,7 +229,8 @@ fn parameters_out_of_range_are_named() {
     Case::mamba3().refused("--epsilon 0", &["`epsilon`", "> 0"]);
     Case::mamba3().refused("--dt-min 1", &["dt_min and dt_max", "dt_min = 1", "dt_max = 0.1"]);
     Case::mamba3().refused("--a-floor -1", &["`a_floor`", "-1"]);
-    Case::mamba3().refused("--a-floor x", &["--a-floor", "x"]);
+    Case::mamba3().refused("--a-floor x", &["--a-floor", "'x'", "expected a number"]);
+    Case::attention().refused("--scale 1e60", &["--scale", "1e60", "float32"]);
 }
 
 #[test]
@@ -200,6 +243,8 @@ fn gradients_must_exist_here() {
     refused(Case::mla(), "k", &["q_position", "latent", "k_position"]);
     refused(Case::attention(), "z", &["gradients", "`all` or", "z"]);
     refused(Case::attention(), ",", &["empty list"]);
+    refused(Case::attention(), "q,k_gradient", &["k_gradient", "did you mean `k`?"]);
+    refused(Case::mla(), "q-positions", &["did you mean `q_position`?"]);
     let history = |case: Case| Case { command: "history-backward", ..case };
     refused(history(Case::attention()), "q", &["k, v", "found q"]);
     refused(history(Case::mla()), "q_position", &["latent, k_position", "q_position"]);
@@ -212,7 +257,11 @@ fn flags_that_are_not_there_are_refused() {
         Case::attention().refused(flag, &[flag.split(' ').next().unwrap(), "--help"]);
     }
     Case::attention().refused("--algorithm tiled", &["--algorithm", "tiled", "float32"]);
-    Case::attention().refused("--in q", &["--in", "NAME=FILE.npy", "`q`"]);
+    for array in ["q", "=q.npy", "q="] {
+        Case::attention().refused(&format!("--in {array}"), &["NAME=FILE.npy", array]);
+    }
+    Case::attention().refused("--compact-histroy", &["'--compact-history'"]);
+    Case::attention().refused("--algorithm orderd", &["'ordered'"]);
     Case::attention().refused("--in q=/nowhere.npy", &["`q`", "/nowhere.npy"]);
     Case::attention().refused("-i /nowhere", &["--input", "/nowhere"]);
     let case = Case::attention();

@@ -126,6 +126,9 @@ fn unknown_arrays_are_ignored_and_listed_when_asked() {
     assert!(!verbose.stderr.contains("`q`"), "{verbose:?}");
     let spelled = reference(&format!("{words} --in kk={}", folder.at("in/k.npy"))).succeeded();
     assert!(spelled.stderr.contains("`kk`"), "{spelled:?}");
+    let slip = format!("{words} --in statistic={}", folder.at("in/k.npy"));
+    let spelled = reference(&slip).succeeded();
+    assert!(spelled.stderr.contains("did you mean `statistics`?"), "{spelled:?}");
 }
 
 #[test]

@@ -4,56 +4,101 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::harness::{Folder, reference, run};
+use crate::harness::{ATTENTION, Folder, MAMBA3, MLA, reference, run};
 use crate::schema::Schema;
 
-/// Holds an object to the table of every command, apart from the key `extra`.
-fn whole(schema: &Schema, mut object: Value, extra: Option<&str>) -> Value {
-    let extra = extra.map(|key| object.as_object_mut().unwrap().remove(key).unwrap());
+/// The object that every command gives, and the key that some add to it.
+fn split(schema: &Schema, mut object: Value) -> (Value, Option<(String, Value)>) {
+    let extras = schema.some_commands();
+    let keys = object.as_object_mut().unwrap();
+    let extra = extras.keys().find_map(|key| Some((key.clone(), keys.remove(key)?)));
     schema.holds("Every command", &object);
-    extra.unwrap_or(object)
+    if let Some((key, value)) = &extra {
+        assert!(schema.is_a(&extras[key], value), "{key}: {value}");
+    }
+    let outputs = object["outputs"].as_object().unwrap();
+    outputs.values().for_each(|output| schema.holds("outputs", output));
+    (object, extra)
+}
+
+/// What the command adds under the key.
+fn extra(schema: &Schema, words: &str, key: &str) -> Value {
+    let found = reference(words).succeeded();
+    assert!(found.stderr.is_empty(), "{found:?}");
+    let (object, extra) = split(schema, found.json());
+    assert!(object["error"].is_null() && object["device"].is_null());
+    let (found, value) = extra.unwrap();
+    assert_eq!(found, key, "{words}");
+    value
 }
 
 #[test]
-fn of_a_computation_and_its_plan() {
+fn of_every_computation_its_sample_and_its_plan() {
     let schema = Schema::read();
-    let folder = Folder::attention();
-    let words = format!("history-backward -i {} --json", folder.at("in"));
-    let json = reference(&format!("{words} -o {}", folder.at("out"))).succeeded().json();
-    let object = whole(&schema, json, None);
-    object["outputs"].as_object().unwrap().values().for_each(|o| schema.holds("outputs", o));
-    let plan = whole(&schema, reference(&format!("{words} --plan")).json(), Some("plan"));
-    schema.holds("plan", &plan);
-    schema.holds_each("steps", &plan["steps"]);
+    for (command, sizes) in [
+        ("mamba3-preprocess-backward", MAMBA3),
+        ("paged-attention-backward", ATTENTION),
+        ("paged-attention-backward", MLA),
+        ("history-backward", ATTENTION),
+        ("history-backward", MLA),
+    ] {
+        let folder = Folder::new();
+        let (input, out) = (folder.at("in.npz"), folder.at("out"));
+        let sample = run(format!("sample {command} {sizes} -o {input} --json").split(' '));
+        let run = reference(&format!("{command} -i {input} -o {out} --json"));
+        for said in [sample, run] {
+            let said = said.succeeded();
+            assert!(said.stderr.is_empty(), "{said:?}");
+            let (object, extra) = split(&schema, said.json());
+            assert!(!object["outputs"].as_object().unwrap().is_empty() && extra.is_none());
+        }
+        let plan = extra(&schema, &format!("{command} -i {input} --plan --json"), "plan");
+        schema.holds("plan", &plan);
+        schema.holds_each("steps", &plan["steps"]);
+        assert!(plan["bytes"].as_object().unwrap().values().all(Value::is_number));
+        for step in plan["steps"].as_array().unwrap() {
+            assert_eq!(step["workgroups"].as_array().unwrap().len(), 2);
+        }
+    }
 }
 
 #[test]
-fn of_listings() {
+fn of_listings_and_texts() {
     let schema = Schema::read();
-    let kernels = whole(&schema, run(["kernels", "--json"]).json(), Some("kernels"));
+    let kernels = extra(&schema, "kernels --json", "kernels");
     schema.holds_each("kernels", &kernels);
-    kernels
-        .as_array()
-        .unwrap()
-        .iter()
-        .for_each(|k| schema.holds_each("constants", &k["constants"]));
-    let script = whole(&schema, run(["completions", "fish", "--json"]).json(), Some("completions"));
-    assert!(script.is_string());
+    for kernel in kernels.as_array().unwrap() {
+        schema.holds_each("constants", &kernel["constants"]);
+    }
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        extra(&schema, &format!("completions {shell} --json"), "completions");
+    }
+    extra(&schema, "--json --help", "help");
+    extra(&schema, "--json --version", "version");
 }
 
 #[test]
 fn of_failures() {
     let schema = Schema::read();
     for (words, code) in [
+        ("--json", 2),
+        ("--json --nonsense", 2),
         ("devices --json --nonsense", 2),
+        ("kernels --json=yes", 2),
+        ("--json help", 2),
+        ("sample --json", 2),
+        ("check nonsense --json", 2),
+        ("completions --json", 2),
+        ("kernels --json --validate", 2),
         ("history-backward --json -o out", 2),
         ("sample history-backward --json -o Cargo.toml", 2),
         ("sample history-backward --json -o Cargo.toml/inner", 1),
     ] {
-        let object = whole(&schema, run(words.split(' ')).failed(code, &[]).json(), None);
+        let (object, extra) = split(&schema, run(words.split(' ')).failed(code, &[]).json());
         schema.holds("error", &object["error"]);
         let kind = object["error"]["kind"].as_str().unwrap();
         assert_eq!(schema.kinds()[kind], code.to_string());
+        assert!(extra.is_none() && object["outputs"].as_object().unwrap().is_empty());
     }
 }
 

@@ -4,9 +4,11 @@
 mod golden;
 
 mod completions;
+mod exit_codes;
 mod failures;
 mod goldens;
 mod harness;
+mod help;
 mod inputs;
 #[cfg(unix)]
 mod interrupts;

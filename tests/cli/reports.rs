@@ -81,8 +81,16 @@ fn help_and_version_need_nothing() {
         assert!(run([command, "--help"]).succeeded().stdout.contains("Example"));
     }
     run([""; 0]).failed(2, &["subcommand"]);
+    run(["devics"]).failed(2, &["'devics'", "'devices'"]);
+    run(["sample", "mamba3-preprocess"]).failed(2, &["'mamba3-preprocess-backward'"]);
     run(["sample"]).failed(2, &["subcommand"]);
     run(["history-backward"]).failed(2, &["were not provided: --output <PATH> (see --help)"]);
+}
+
+fn command_with(variable: &str, value: &str) -> std::process::Command {
+    let mut command = command();
+    command.env(variable, value);
+    command
 }
 
 #[test]
@@ -117,6 +125,8 @@ fn the_environment_names_the_device_and_a_flag_overrides_it() {
     let mut unknown = command();
     unknown.args(words.split(' ')).env("BACKSLANG_DEVICE", "no such device");
     outcome(&mut unknown).failed(1, &[]);
+    let mut checks = command_with("BACKSLANG_VALIDATE", "core,speed");
+    outcome(checks.args(words.split(' '))).failed(2, &["BACKSLANG_VALIDATE", "core", "`speed`"]);
     let mut by_flag = command();
     by_flag
         .args(words.split(' '))
@@ -132,6 +142,15 @@ fn the_reference_validates_nothing_and_says_so() {
         format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
     reference(&format!("{words} --validate")).failed(2, &["--validate", "reference"]);
     reference(&format!("{words} --validate=all")).failed(2, &["validate", "core"]);
+    assert_eq!(folder.names(""), ["in"]);
+    let sample = format!("sample history-backward -o {}", folder.at("sample"));
+    for words in ["kernels", "completions bash", &sample] {
+        let command = words.split(' ').next().unwrap();
+        run(words.split(' ').chain(["--validate"])).failed(2, &["--validate", command]);
+        let mut asked = command_with("BACKSLANG_VALIDATE", "core");
+        let asked = outcome(asked.args(words.split(' ')));
+        assert!(!asked.stderr.contains("alidat"), "{asked:?}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ fn every_sample_is_valid_input() {
         ("mamba3-preprocess-backward", "--rows 1 --heads 0 --rope-angles 0"),
         ("paged-attention-backward", ""),
         ("paged-attention-backward", "--mla --heads 3 --position-dim 5"),
+        ("paged-attention-backward", "--heads 3"),
         ("paged-attention-backward", "--pages 1 --page-size 1"),
         ("paged-attention-backward", "--pages 0 --queries 3"),
         ("paged-attention-backward", "--sequences 40 --pages 5 --queries 7"),
@@ -53,7 +54,7 @@ fn impossible_sizes_are_refused() {
         let words = format!("sample paged-attention-backward -o {} {sizes}", folder.at("in"));
         run(words.split(' '))
     };
-    sample("--heads 3").failed(2, &["`q`", "divisible", "2 kv_heads"]);
+    sample("--heads 3 --kv-heads 2").failed(2, &["`q`", "divisible", "2 kv_heads"]);
     sample("--key-dim 2000").failed(2, &["1024"]);
     sample("--page-size 0").failed(2, &["page_size"]);
     sample("--sequences 0").failed(2, &["--sequences"]);
@@ -64,4 +65,48 @@ fn impossible_sizes_are_refused() {
     sample("--mla --value-dim 4").failed(2, &["--value-dim"]);
     sample("--mla --kv-heads 2 --heads 2").failed(2, &["one key/value head"]);
     assert!(folder.names("").is_empty());
+}
+
+/// Each size alone at the ends of its range and at odd values: refused as such, or accepted by the command.
+#[test]
+fn every_size_is_refused_or_accepted() {
+    let attention =
+        "queries heads kv-heads key-dim value-dim page-size pages sequences position-dim";
+    let mamba3 = "rows inner-size bc-rows state-size heads rope-angles";
+    for (command, sizes, latent) in [
+        ("mamba3-preprocess-backward", mamba3, ""),
+        ("paged-attention-backward", attention, ""),
+        ("history-backward", attention, "--mla"),
+    ] {
+        for size in sizes.split(' ') {
+            let mut accepted = 0;
+            for value in [0, 1, 3, 33] {
+                let folder = Folder::new();
+                let (input, out) = (folder.at("in"), folder.at("out"));
+                let words = format!("sample {command} -o {input} --{size} {value} {latent}");
+                let made = run(words.split_whitespace());
+                if made.code == Some(2) {
+                    made.failed(2, &[]);
+                    assert!(folder.names("").is_empty(), "{words}");
+                } else {
+                    reference(&format!("{command} -i {input} -o {out}")).succeeded();
+                    accepted += 1;
+                }
+            }
+            let none = match size {
+                "value-dim" => !latent.is_empty(),
+                "position-dim" => latent.is_empty(),
+                _ => false,
+            };
+            assert_eq!(accepted == 0, none, "{command} --{size}");
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_place_is_looked_at_before_arrays_are_made() {
+    // Arrays of this size would take long, and fill the memory.
+    let words = "sample mamba3-preprocess-backward --rows 10000000 -o /proc/self";
+    run(words.split(' ')).failed(1, &["cannot write /proc/self/projected.npy"]);
 }

@@ -32,9 +32,7 @@ impl Schema {
         let keys = |keys: Vec<&String>| keys.into_iter().cloned().collect::<BTreeSet<_>>();
         assert_eq!(keys(object.keys().collect()), keys(table.keys().collect()), "{heading}");
         for (key, value) in object {
-            let found = type_of(value);
-            let fits = table[key].split(" or ").any(|kind| kind == found);
-            assert!(fits, "{heading}: {key}: {found} is not {}", table[key]);
+            assert!(self.is_a(&table[key], value), "{heading}: {key}: {value}: {}", table[key]);
         }
     }
 
@@ -43,6 +41,16 @@ impl Schema {
         let values = values.as_array().unwrap();
         assert!(!values.is_empty());
         values.iter().for_each(|value| self.holds(heading, value));
+    }
+
+    /// Whether the value has one of the types.
+    pub(crate) fn is_a(&self, types: &str, value: &Value) -> bool {
+        types.split(" or ").any(|kind| kind == type_of(value))
+    }
+
+    /// The keys of some commands only, each with its type.
+    pub(crate) fn some_commands(&self) -> &BTreeMap<String, String> {
+        &self.0["Some commands"]
     }
 
     /// The kinds of errors, each with its exit code.

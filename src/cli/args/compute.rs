@@ -10,61 +10,74 @@ use super::values;
 pub(super) const MAMBA3_ARRAYS: &str = "\
 Arrays (float32; any number of leading axes may stand for rows):
   in   projected [rows, projected_width], dt_bias [heads],
-       z_gradient, x_gradient [rows, inner_size], bh_gradient, ch_gradient [rows, bc_rows, state_size],
-       dt_gradient, adt_gradient, trap_gradient [rows, heads], angle_gradient [rows, rope_angles]
-  out  projected_gradient [rows, projected_width], dt_bias_partial [rows, heads], dt_bias_gradient [heads]
+       z_gradient, x_gradient [rows, inner_size],
+       bh_gradient, ch_gradient [rows, bc_rows, state_size],
+       dt_gradient, adt_gradient, trap_gradient [rows, heads],
+       angle_gradient [rows, rope_angles]
+  out  projected_gradient [rows, projected_width],
+       dt_bias_partial [rows, heads], dt_bias_gradient [heads]
   0-d arrays epsilon, dt_min, dt_max and a_floor set those parameters; a flag overrides them.
 
-A row of projected holds z | x | B | C | dd_dt | dd_A | trap | angle, whose widths are inner_size, inner_size,
-bc_rows * state_size (twice), heads (three times) and rope_angles. The forward whose gradients these are:
+A row of projected holds z | x | B | C | dd_dt | dd_A | trap | angle, whose widths are inner_size,
+inner_size, bc_rows * state_size (twice), heads (three times) and rope_angles. The forward whose
+gradients these are:
   z, x, trap, angle  as they are
   bh, ch             B and C, each state row v as v / sqrt(mean(v^2) + epsilon)
   dt                 clamp(softplus(dd_dt + dt_bias), dt_min, dt_max)
   adt                -dt * max(h, a_floor), with h = 1 + dd_A where dd_A >= 0, else 1 / (1 - dd_A)
 dt_bias_partial is the gradient of dt_bias row by row; dt_bias_gradient is its sum over the rows.
 
-Example:
-  backslang mamba3-preprocess-backward -i inputs --in dt_bias=bias.npy -o gradients --dt-max 0.2";
+Examples:
+  backslang sample mamba3-preprocess-backward -o inputs --seed 1
+  backslang mamba3-preprocess-backward -i inputs -o gradients
+  backslang mamba3-preprocess-backward -i inputs -o wide.npz --dt-max 0.2";
 
 pub(super) const ATTENTION_ARRAYS: &str = "\
 Arrays (float32; index arrays of any integer type):
   in   q [queries, heads, key_dim], output_gradient [queries, heads, value_dim],
        k [pages, page_size, kv_heads, key_dim], v [pages, page_size, kv_heads, value_dim],
-       block_table [sequences, table_width], sequence_lengths [sequences], sequence_ids, positions [queries]
-  MLA  instead of k and v: latent [pages, page_size, 1, key_dim], q_position [queries, heads, position_dim],
-       k_position [pages, page_size, 1, position_dim]
-  opt  statistics [queries, heads, 2 or 3] (maximum, denominator, delta), output [queries, heads, value_dim];
-       positions may be left out with --no-causal
+       block_table [sequences, table_width], sequence_lengths [sequences],
+       sequence_ids, positions [queries]
+  MLA  instead of k and v: latent [pages, page_size, 1, key_dim],
+       q_position [queries, heads, position_dim], k_position [pages, page_size, 1, position_dim]
+  opt  statistics [queries, heads, 2 or 3] (maximum, denominator, delta),
+       output [queries, heads, value_dim]; positions may be left out with --no-causal
   out  a NAME_gradient like NAME for each gradient; statistics with --save-statistics
   0-d arrays scale and causal set those parameters; a flag overrides them.
 
-Token t of sequence s lies in page block_table[s, t / page_size], slot t % page_size; pages may be shared, and entries
-beyond a sequence's length are ignored. Row i belongs to sequence s = sequence_ids[i] and sees the tokens
-t < sequence_lengths[s] with t <= positions[i] (counted from 0). Its head h reads key/value head
-h / (heads / kv_heads). The forward whose gradients these are:
+Token t of sequence s lies in page block_table[s, t / page_size], slot t % page_size; pages may be
+shared, and entries beyond a sequence's length are ignored. Row i belongs to sequence
+s = sequence_ids[i] and sees the tokens t < sequence_lengths[s] with t <= positions[i] (counted
+from 0). Its head h reads key/value head h / (heads / kv_heads). The forward whose gradients these
+are:
   score   scale * (q . k), MLA scale * (q . latent + q_position . k_position)
   output  sum of softmax(score) * v, MLA of softmax(score) * latent, so that value_dim = key_dim
-Statistics a row and head: the largest score; the sum of exp(score - maximum); the sum of output * output_gradient.
-They are used as given; a log-sum-exp serves as the pair (lse, 1).
+Statistics a row and head: the largest score; the sum of exp(score - maximum); the sum of
+output * output_gradient. They are used as given; a log-sum-exp serves as the pair (lse, 1).
 
-Example:
-  backslang paged-attention-backward -i inputs.npz -o gradients --gradients q,k --scale 0.125";
+Examples:
+  backslang sample paged-attention-backward -o inputs.npz --seed 1
+  backslang paged-attention-backward -i inputs.npz -o gradients
+  backslang paged-attention-backward -i inputs.npz -o some.npz --gradients q,k";
 
 pub(super) const HISTORY_ARRAYS: &str = "\
-Arrays: as for paged-attention-backward (see its --help). Without `statistics` they are computed first.
+Arrays: as for paged-attention-backward (see its --help). Without `statistics` they are computed
+first.
 
-Example:
-  backslang history-backward -i inputs -i saved.npz -o gradients.npz --compact-history";
+Examples:
+  backslang sample history-backward -o inputs --seed 1
+  backslang history-backward -i inputs -o gradients.npz --compact-history
+  backslang history-backward -i inputs --plan";
 
 /// Where the arrays come from.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Input and output")]
 pub(crate) struct InputArgs {
-    /// A folder of NAME.npy files, or a .npz archive; repeatable, a later one wins
+    /// A folder of NAME.npy files, or a .npz archive; repeatable, a later one wins [default: none]
     #[arg(short, long = "input", value_name = "PATH")]
     pub(crate) inputs: Vec<PathBuf>,
 
-    /// A single array; repeatable, wins over --input
+    /// A single array; repeatable, wins over --input [default: none]
     #[arg(long = "in", value_name = "NAME=FILE.npy")]
     pub(crate) arrays: Vec<String>,
 }
@@ -74,10 +87,13 @@ pub(crate) struct InputArgs {
 #[command(next_help_heading = "Input and output")]
 pub(crate) struct OutputArgs {
     /// A folder for NAME.npy files (made when missing; other files in it stay), or a .npz archive
+    ///
+    /// Needed unless --plan is given. All files are complete, or nothing is changed. A link in the place of a file is
+    /// replaced; what it points to stays.
     #[arg(short, long, value_name = "PATH", required_unless_present = "plan")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Say what would run, and run nothing
+    /// Say what would run, and run nothing; needs no device
     #[arg(long)]
     pub(crate) plan: bool,
 }
@@ -90,17 +106,17 @@ pub(crate) struct Mamba3Args {
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 
-    /// Added to the mean square of a state row; > 0 [default: 1e-5]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    /// Added to the mean square of a state row; a finite number > 0 [default: 1e-5]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = values::number)]
     pub(crate) epsilon: Option<f32>,
-    /// Lower clamp of dt; 0 ≤ dt_min ≤ dt_max [default: 0.001]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    /// Lower clamp of dt; a number with 0 ≤ dt_min ≤ dt_max [default: 0.001]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = values::number)]
     pub(crate) dt_min: Option<f32>,
-    /// Upper clamp of dt; may be inf [default: 0.1]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    /// Upper clamp of dt; a number, may be inf [default: 0.1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = values::number)]
     pub(crate) dt_max: Option<f32>,
-    /// Least magnitude of the decay; ≥ 0 [default: 1e-4]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    /// Least magnitude of the decay; a number ≥ 0 [default: 1e-4]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = values::number)]
     pub(crate) a_floor: Option<f32>,
 }
 
@@ -123,8 +139,8 @@ pub(crate) struct HistoryArgs {
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 
-    /// Factor of the scores; finite, > 0 [default: 1/sqrt(key_dim); with `latent` there is none]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    /// Factor of the scores; a finite number > 0 [default: 1/sqrt(key_dim); none with `latent`]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = values::number)]
     pub(crate) scale: Option<f32>,
     /// Rows see every token of their sequence, not only those up to their position
     #[arg(long, overrides_with = "causal")]
@@ -148,7 +164,7 @@ pub(crate) struct HistoryArgs {
     /// Launch only over pages that a query can reach, and zero the rest; same bits
     #[arg(long)]
     pub(crate) compact_history: bool,
-    /// Rows per block of the maxima by which unsorted sequences are pruned; same bits
+    /// Query rows per block of the maxima by which unsorted sequences are pruned; same bits
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) query_block_rows: u32,
 }

@@ -12,13 +12,13 @@ use clap_complete::Shell;
 pub(crate) use compute::{
     Algorithm, AttentionArgs, HistoryArgs, InputArgs, Mamba3Args, OutputArgs,
 };
-pub(crate) use sample::{AttentionSizes, Mamba3Sizes, SampleCommand};
+pub(crate) use sample::{AttentionSizes, Mamba3Sizes, SampleArgs, SampleCommand};
 
 /// Exact, deterministic backward kernels on any Vulkan GPU.
 ///
 /// Arrays come from .npy files, folders of them, or .npz archives, and go back to such.
 #[derive(Debug, Parser)]
-#[command(name = "backslang", version, after_long_help = EXAMPLES, disable_help_subcommand = true, arg_required_else_help = false)]
+#[command(name = "backslang", version, after_long_help = EXAMPLES, max_term_width = 100, disable_help_subcommand = true, arg_required_else_help = false)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -38,26 +38,27 @@ Examples:
   What would run, without running it:
     backslang paged-attention-backward -i inputs --plan
 
-Exit codes: 0 done; 2 something wrong in flags or inputs; 1 device, validation, memory, output, or a failed check;
-130 or 143 interrupted by SIGINT or SIGTERM, nothing half-written left.";
+Exit codes: 0 done; 2 something wrong in flags or inputs; 1 device, validation, memory, output, or
+a failed check; 128 + N ended by signal N, such as 130 by Ctrl-C, with nothing half-written left.";
 
 /// Flags that every command takes.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
-    /// Where to compute: an index or a UUID as `backslang devices` lists them, a part of a name, or `reference`
+    /// Where to compute: an index, a UUID or a part of a name that `backslang devices` lists, or `reference`
     ///
     /// `reference` computes in float64 on the CPU and rounds once. By default a real GPU is taken before a software driver.
-    /// The environment variable BACKSLANG_DEVICE says the same.
+    /// The environment variable BACKSLANG_DEVICE says the same; the flag overrides it.
     #[arg(
         long, global = true, value_name = "DEVICE", value_parser = NonEmptyStringValueParser::new(),
         value_hint = ValueHint::Other
     )]
     pub(crate) device: Option<String>,
 
-    /// Run under the Vulkan validation layer; any message of it is an error
+    /// Run under the Vulkan validation layer; any message of it is an error [default: without]
     ///
-    /// A list of core, sync and gpu; core,sync when none is given. The environment variable BACKSLANG_VALIDATE says the same.
+    /// A list of core, sync and gpu; core,sync when none is given, as in `--validate` alone. The environment variable
+    /// BACKSLANG_VALIDATE says the same; the flag overrides it. No layer is an error too.
     #[arg(
         long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true,
         default_missing_value = "core,sync", value_parser = values::validation, value_hint = ValueHint::Other
@@ -67,7 +68,7 @@ pub(crate) struct GlobalArgs {
     /// Print one JSON object to standard output, also on failure
     ///
     /// Its keys are command, device, outputs, gpu_ms, wall_ms, error {kind, message} and, depending on the command, plan,
-    /// devices, kernels, checks or completions. They are described in docs/json.md of the sources.
+    /// devices, kernels, checks, completions, help or version. They are described in docs/json.md of the sources.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -96,13 +97,31 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: Shell,
 }
 
-const COMPLETIONS: &str = "\
+const DEVICES: &str = "\
 Examples:
+  backslang devices
+  backslang devices --json";
+
+const KERNELS: &str = "\
+Examples:
+  backslang kernels
+  backslang kernels --json";
+
+const CHECK: &str = "\
+Examples:
+  backslang check
+  backslang check history-backward --device 0";
+
+const COMPLETIONS: &str = "\
+Where shells look for the script:
   backslang completions bash > ~/.local/share/bash-completion/completions/backslang
   backslang completions fish > ~/.config/fish/completions/backslang.fish
   backslang completions zsh > FOLDER/_backslang       # FOLDER being one of $fpath
   backslang completions elvish >> ~/.config/elvish/rc.elv
-  backslang completions powershell >> $PROFILE";
+  backslang completions powershell >> $PROFILE
+
+Example:
+  source <(backslang completions bash)";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -117,17 +136,20 @@ pub(crate) enum Command {
     #[command(after_long_help = compute::HISTORY_ARRAYS)]
     HistoryBackward(HistoryArgs),
     /// List the Vulkan devices, and what each lacks
+    #[command(after_long_help = DEVICES)]
     Devices,
     /// List the kernels of this build
+    #[command(after_long_help = KERNELS)]
     Kernels,
     /// Write valid random inputs of a command
-    #[command(subcommand, arg_required_else_help = false)]
+    #[command(subcommand, arg_required_else_help = false, after_long_help = sample::EXAMPLES)]
     Sample(SampleCommand),
     /// Check this device against the float64 reference, poisoned memory and its own bits
     ///
     /// Every case runs on inputs made up here. Its error is the relative Frobenius norm of the difference from float64,
     /// the largest over the outputs. Outputs begin as NaN, and so does what no kernel may use; repeated runs and all
     /// settings must give the same bits. Takes seconds on a GPU and up to minutes on a CPU.
+    #[command(after_long_help = CHECK)]
     Check(CheckArgs),
     /// Print the script by which a shell completes the words of this command
     #[command(after_long_help = COMPLETIONS)]

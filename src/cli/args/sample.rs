@@ -5,27 +5,45 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  backslang sample paged-attention-backward -o inputs --seed 1
+  backslang sample mamba3-preprocess-backward -o inputs.npz --rows 1000";
+
+const MAMBA3: &str = "\
+Example:
+  backslang sample mamba3-preprocess-backward -o inputs --rows 1000 --seed 1";
+
+const ATTENTION: &str = "\
+Examples:
+  backslang sample paged-attention-backward -o inputs --queries 100 --seed 1
+  backslang sample paged-attention-backward -o latent.npz --mla";
+
+const HISTORY: &str = "\
+Example:
+  backslang sample history-backward -o inputs.npz --pages 100 --sequences 7";
+
 /// The commands that random inputs can be written for.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SampleCommand {
     /// Inputs of mamba3-preprocess-backward
-    #[command(name = "mamba3-preprocess-backward")]
+    #[command(name = "mamba3-preprocess-backward", after_long_help = MAMBA3)]
     Mamba3(SampleArgs<Mamba3Sizes>),
     /// Inputs of paged-attention-backward
-    #[command(name = "paged-attention-backward")]
+    #[command(name = "paged-attention-backward", after_long_help = ATTENTION)]
     Attention(SampleArgs<AttentionSizes>),
     /// Inputs of history-backward, saved statistics among them
-    #[command(name = "history-backward")]
+    #[command(name = "history-backward", after_long_help = HISTORY)]
     History(SampleArgs<AttentionSizes>),
 }
 
 /// Flags of every `sample` command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SampleArgs<Sizes: Args> {
-    /// A folder for NAME.npy files, or a .npz archive
+    /// A folder for NAME.npy files (made when missing; other files in it stay), or a .npz archive
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// The same seed and sizes give the same arrays
+    /// Start of the random numbers; the same seed and sizes give the same arrays
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
     #[command(flatten)]
@@ -36,7 +54,7 @@ pub(crate) struct SampleArgs<Sizes: Args> {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sizes")]
 pub(crate) struct Mamba3Sizes {
-    /// Tokens
+    /// Tokens, one row of every array each
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = size())]
     pub(crate) rows: usize,
     /// Width of z and of x
@@ -48,7 +66,7 @@ pub(crate) struct Mamba3Sizes {
     /// Width of one state row
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = size())]
     pub(crate) state_size: usize,
-    /// Heads
+    /// Heads, each with a dt and a decay
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = size())]
     pub(crate) heads: usize,
     /// Rotary angles a token
@@ -66,7 +84,7 @@ pub(crate) struct AttentionSizes {
     /// Query heads; a multiple of the key/value heads
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = size())]
     pub(crate) heads: usize,
-    /// Key/value heads [default: 2, with --mla 1]
+    /// Key/value heads [default: 2; with --mla or an odd number of heads 1]
     #[arg(long, value_name = "N", value_parser = size())]
     pub(crate) kv_heads: Option<usize>,
     /// Width of a key (with --mla of a latent row), 1 to 1024
@@ -75,13 +93,13 @@ pub(crate) struct AttentionSizes {
     /// Width of a value, 1 to 1024 [default: that of a key]
     #[arg(long, value_name = "N", conflicts_with = "mla", value_parser = size())]
     pub(crate) value_dim: Option<usize>,
-    /// Slots a page
+    /// Slots a page, one token each
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = size())]
     pub(crate) page_size: usize,
     /// Physical pages; some of them shared by the sequences, the last one spare
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = size())]
     pub(crate) pages: usize,
-    /// Sequences
+    /// Sequences in the cache
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = size())]
     pub(crate) sequences: usize,
     /// Latent history (MLA) instead of keys and values

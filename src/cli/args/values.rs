@@ -2,13 +2,33 @@
 
 use backslang::Error;
 use backslang::check::Command;
-use backslang::kernels::attention::Gradients;
+use backslang::kernels::attention::{Gradient, Gradients};
 use backslang::runtime::Validation;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use crate::cli::alike;
+
 /// A list of gradients, or `all`.
 pub(super) fn gradients(text: &str) -> Result<Gradients, String> {
-    text.parse().map_err(without_name)
+    text.parse().map_err(|error| without_name(error) + &meant_gradient(text).unwrap_or_default())
+}
+
+/// The question whether a gradient is meant by its output's name, or by another spelling.
+fn meant_gradient(text: &str) -> Option<String> {
+    let names = Gradient::ALL.map(Gradient::name);
+    let slip = text.split(',').map(str::trim).find(|word| !names.contains(word))?;
+    let plain = slip.strip_suffix("_gradient").unwrap_or(slip).replace('-', "_");
+    let meant = alike::meant(&plain, names)?;
+    Some(format!("; did you mean `{meant}`?"))
+}
+
+/// A number that is finite if it is written as such.
+pub(super) fn number(text: &str) -> Result<f32, String> {
+    let number: f32 = text.parse().map_err(|_| "expected a number")?;
+    if number.is_infinite() && text.parse().is_ok_and(f64::is_finite) {
+        return Err("expected a number that fits float32".into());
+    }
+    Ok(number)
 }
 
 /// A list of checks that is not empty.

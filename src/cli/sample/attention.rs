@@ -12,16 +12,26 @@ use crate::cli::args::AttentionSizes;
 use crate::cli::failure::{Failure, Result};
 use crate::cli::files::OutputArray;
 
+/// The names of the arrays, where there can be arrays of such sizes.
+pub(super) fn names(sizes: &AttentionSizes, statistics: bool) -> Result<Vec<&'static str>> {
+    let shapes = shapes(sizes);
+    Geometry::of_backward(&shapes.as_ref().map(|_, shape| shape.as_slice()))?;
+    let mut names = Vec::new();
+    shapes.map(|name, _| names.push(name));
+    names.extend(statistics.then_some("statistics"));
+    names.extend(["block_table", "sequence_lengths", "sequence_ids", "positions"]);
+    names.extend(["scale", "causal"]);
+    Ok(names)
+}
+
 /// Random arrays of the sizes asked for; with `statistics`, those of the rows too.
 pub(super) fn arrays(
     sizes: &AttentionSizes,
     random: &mut Random,
     statistics: bool,
 ) -> Result<Vec<OutputArray>> {
-    let shapes = shapes(sizes);
-    Geometry::of_backward(&shapes.as_ref().map(|_, shape| shape.as_slice()))?;
     let schedule = schedule(sizes, random)?;
-    let mut inputs = shapes.try_map(|name, shape| random.normals(name, &shape))?;
+    let mut inputs = shapes(sizes).try_map(|name, shape| random.normals(name, &shape))?;
     let score_width = sizes.key_dim + if sizes.mla { position_dim(sizes) } else { 0 };
     let scale = (1.0 / (score_width as f64).sqrt()) as f32;
     if statistics {
@@ -40,7 +50,8 @@ fn position_dim(sizes: &AttentionSizes) -> usize {
 }
 
 fn shapes(sizes: &AttentionSizes) -> BackwardInputs<Vec<usize>> {
-    let kv_heads = sizes.kv_heads.unwrap_or(if sizes.mla { 1 } else { 2 });
+    let even = sizes.heads.is_multiple_of(2);
+    let kv_heads = sizes.kv_heads.unwrap_or(if even && !sizes.mla { 2 } else { 1 });
     let value_dim = sizes.value_dim.unwrap_or(sizes.key_dim);
     let rows = |dim| vec![sizes.queries, sizes.heads, dim];
     let cache = |dim| vec![sizes.pages, sizes.page_size, kv_heads, dim];

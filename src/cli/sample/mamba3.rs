@@ -1,12 +1,23 @@
 //! Inputs of the Mamba-3 preprocess backward.
 
-use backslang::kernels::mamba3::preprocess::{Geometry, Parameters};
+use backslang::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters};
 
 use super::random::Random;
 use super::{floats, parameter};
 use crate::cli::args::Mamba3Sizes;
 use crate::cli::failure::Result;
 use crate::cli::files::OutputArray;
+
+/// The names of the arrays.
+pub(super) fn names() -> Vec<&'static str> {
+    let parameters = parameters().map(|(name, _)| name);
+    BackwardInputs::<()>::NAMES.iter().copied().chain(parameters).collect()
+}
+
+fn parameters() -> [(&'static str, f32); 4] {
+    let Parameters { epsilon, dt_min, dt_max, a_floor } = Parameters::default();
+    [("epsilon", epsilon), ("dt_min", dt_min), ("dt_max", dt_max), ("a_floor", a_floor)]
+}
 
 /// Random arrays of the sizes asked for, and the default parameters.
 pub(super) fn arrays(sizes: &Mamba3Sizes, random: &mut Random) -> Result<Vec<OutputArray>> {
@@ -24,12 +35,9 @@ pub(super) fn arrays(sizes: &Mamba3Sizes, random: &mut Random) -> Result<Vec<Out
         "dt_bias" => random.map_normals(name, &shape, |x| 1.5 * x - 4.0),
         _ => random.normals(name, &shape),
     })?;
-    let Parameters { epsilon, dt_min, dt_max, a_floor } = Parameters::default();
     let mut arrays: Vec<_> =
         inputs.named().map(|(name, tensor)| floats(name, tensor.clone())).collect();
-    for (name, value) in
-        [("epsilon", epsilon), ("dt_min", dt_min), ("dt_max", dt_max), ("a_floor", a_floor)]
-    {
+    for (name, value) in parameters() {
         arrays.push(parameter(name, value)?);
     }
     Ok(arrays)

@@ -7,7 +7,7 @@ mod schedule;
 
 use backslang::HostTensor;
 
-use super::args::SampleCommand;
+use super::args::{AttentionSizes, SampleArgs, SampleCommand};
 use super::failure::Result;
 use super::files::{ByteOrder, OutputArray, OutputValues, Target};
 use super::report::Report;
@@ -16,22 +16,36 @@ use random::Random;
 
 /// Writes the inputs that are asked for.
 pub(crate) fn write(command: &SampleCommand, talk: &Talk) -> Result<Report> {
-    let step = talk.step("making random arrays");
-    let (output, arrays) = match command {
+    match command {
         SampleCommand::Mamba3(args) => {
-            (&args.output, mamba3::arrays(&args.sizes, &mut Random::new(args.seed))?)
+            made(args, &mamba3::names(), talk, |random| mamba3::arrays(&args.sizes, random))
         }
-        SampleCommand::Attention(args) => {
-            (&args.output, attention::arrays(&args.sizes, &mut Random::new(args.seed), false)?)
-        }
-        SampleCommand::History(args) => {
-            (&args.output, attention::arrays(&args.sizes, &mut Random::new(args.seed), true)?)
-        }
-    };
+        SampleCommand::Attention(args) => attention_inputs(args, false, talk),
+        SampleCommand::History(args) => attention_inputs(args, true, talk),
+    }
+}
+
+fn attention_inputs(
+    args: &SampleArgs<AttentionSizes>,
+    statistics: bool,
+    talk: &Talk,
+) -> Result<Report> {
+    let names = attention::names(&args.sizes, statistics)?;
+    made(args, &names, talk, |random| attention::arrays(&args.sizes, random, statistics))
+}
+
+/// Looks whether arrays of these names can be written, makes them, and writes them.
+fn made<Sizes: clap::Args>(
+    args: &SampleArgs<Sizes>,
+    names: &[&str],
+    talk: &Talk,
+    make: impl FnOnce(&mut Random) -> Result<Vec<OutputArray>>,
+) -> Result<Report> {
+    let target = Target::resolve(&args.output)?.open(names.iter().copied())?;
+    let step = talk.step("making random arrays");
+    let arrays = make(&mut Random::new(args.seed))?;
     drop(step);
-    let names = arrays.iter().map(|array| array.name.as_str());
-    let target = Target::resolve(output)?.open(names)?;
-    let _step = talk.step(&format!("writing {}", output.display()));
+    let _step = talk.step(&format!("writing {}", args.output.display()));
     let outputs = target.write(&arrays)?;
     Ok(Report { outputs, ..Report::default() })
 }
