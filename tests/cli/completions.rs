@@ -43,3 +43,24 @@ fn bash_completes_words() {
     assert_eq!(completed("backslang sample history-backward --see").unwrap(), ["--seed"]);
     assert_eq!(completed("backslang completions f").unwrap(), ["fish"]);
 }
+
+/// What fish offers for the last word; nothing where there is no fish.
+#[cfg(unix)]
+fn offered(words: &str) -> Option<Vec<String>> {
+    let script = run(["completions", "fish"]).succeeded().stdout;
+    let whole = format!("{script}\ncomplete -C '{words}'\n");
+    let output = std::process::Command::new("fish").args(["--no-config", "-c", &whole]).output();
+    let lines = String::from_utf8(output.ok()?.stdout).unwrap();
+    Some(lines.lines().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
+}
+
+#[cfg(unix)]
+#[test]
+fn fish_completes_words() {
+    let Some(commands) = offered("backslang pag") else { return };
+    assert_eq!(commands, ["paged-attention-backward"]);
+    assert_eq!(offered("backslang history-backward --comp").unwrap(), ["--compact-history"]);
+    assert_eq!(offered("backslang check mam").unwrap(), ["mamba3-preprocess-backward"]);
+    assert_eq!(offered("backslang sample history-backward --see").unwrap(), ["--seed"]);
+    assert_eq!(offered("backslang completions f").unwrap(), ["fish"]);
+}
