@@ -15,6 +15,8 @@ mod interrupts;
 mod json;
 mod options;
 mod outputs;
+#[cfg(unix)]
+mod progress;
 mod reports;
 mod samples;
 mod schema;
