@@ -10,6 +10,7 @@ mod schema;
 
 mod common;
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -24,6 +25,14 @@ fn main() -> ExitCode {
         gpu::trial("golden_files", golden_files),
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
+        gpu::validated_trial("validation_in_every_form", |runtime| {
+            validation_in_every_form(&runtime);
+            Ok(())
+        }),
+        gpu::validated_trial("a_message_of_validation_is_a_failure", |runtime| {
+            a_message_of_validation_is_a_failure(&runtime);
+            Ok(())
+        }),
         gpu::trial("fresh_processes_share_bits", fresh_processes_share_bits),
     ])
 }
@@ -92,6 +101,65 @@ fn checks_pass(_: &Runtime) {
     assert!(lines.filter(|line| line.get(result..) == Some("ok")).count() > 2);
     assert!(child.wait().unwrap().success());
     device("check paged-attention").failed(2, &["paged-attention", "paged-attention-backward"]);
+}
+
+/// Runs the smallest job there is with `flags`, the layer asked for by the environment, and other variables.
+fn small(folder: &Folder, flags: &str, validate: &str, more: &[(&str, &str)]) -> Outcome {
+    let words =
+        format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+    command.args(format!("{words} {flags}").split_whitespace()).env("BACKSLANG_VALIDATE", validate);
+    outcome(command.envs(more.iter().copied()))
+}
+
+/// Where no layer is found, only a call that asks for one fails.
+fn validation_in_every_form(runtime: &Runtime) {
+    let folder = Folder::mamba3();
+    let layerless = &[("VK_LAYER_PATH", "/nowhere"), ("VK_ADD_LAYER_PATH", "")];
+    for (flags, validate) in [
+        ("--validate", ""),
+        ("--validate=core", ""),
+        ("--validate=core,sync", ""),
+        ("--validate=sync", "gpu"),
+        ("", "core"),
+        ("", "sync,core"),
+        ("--validate=core", "bogus"),
+    ] {
+        small(&folder, flags, validate, &[]).succeeded();
+        fs::remove_dir_all(folder.at("out")).unwrap();
+        let json = small(&folder, &format!("{flags} --json"), validate, layerless);
+        let json = json.failed(1, &["VK_LAYER_KHRONOS_validation"]).json();
+        assert_eq!(json["error"]["kind"], "no-validation-layer");
+        assert_eq!(folder.names(""), ["in"]);
+    }
+    // Under checks in its shaders this driver crashes.
+    if !runtime.device().name.contains("SwiftShader") {
+        small(&folder, "--validate=gpu", "", &[]).succeeded();
+        fs::remove_dir_all(folder.at("out")).unwrap();
+    }
+    for (flags, validate) in [("--validate=", "core"), ("--validate=bogus", "core"), ("", "bogus")]
+    {
+        small(&folder, flags, validate, &[]).failed(2, &["core, sync and gpu"]);
+        assert_eq!(folder.names(""), ["in"]);
+    }
+    small(&folder, "", " ", layerless).succeeded();
+    small(&folder, "--device reference", "core", layerless).succeeded();
+    small(&folder, "--device reference --validate", "", layerless).failed(2, &["--validate"]);
+}
+
+/// The layer's advice on good practice, which the environment can ask it for, is a message like any other.
+fn a_message_of_validation_is_a_failure(_: &Runtime) {
+    let folder = Folder::mamba3();
+    let advice = [
+        ("VK_LAYER_VALIDATE_BEST_PRACTICES", "1"),
+        ("VK_LAYER_ENABLES", "VK_VALIDATION_FEATURE_ENABLE_BEST_PRACTICES_EXT"),
+    ];
+    let failed = small(&folder, "-q --json", "core", &advice).failed(1, &["validation message"]);
+    assert_eq!(failed.json()["error"]["kind"], "validation");
+    assert_eq!(folder.names(""), ["in"]);
+    let mut check = Command::new(env!("CARGO_BIN_EXE_backslang"));
+    check.args(["check", "mamba3-preprocess-backward", "--validate", "-q"]).envs(advice);
+    outcome(&mut check).failed(1, &["validation message"]);
 }
 
 /// Every process gives the same bits, under every setting of the history kernel.
