@@ -1,6 +1,7 @@
 //! Which commands must wait for which: the data dependences within one submission.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 
 /// The kinds of commands that touch memory, as a set.
@@ -14,6 +15,8 @@ impl Stages {
     /// Copies and fills.
     pub(super) const TRANSFER: Self = Self(2);
     pub(super) const ALL: Self = Self(3);
+    /// The host, which reads what was copied to it.
+    pub(super) const HOST: Self = Self(4);
 
     pub(super) fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -40,6 +43,19 @@ pub(super) struct Touch {
 pub(super) struct Barrier {
     pub(super) before: Stages,
     pub(super) after: Stages,
+}
+
+impl fmt::Display for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |stages: Stages| match stages {
+            Stages::COMPUTE => "dispatches",
+            Stages::TRANSFER => "copies",
+            Stages::ALL => "all",
+            Stages::HOST => "host",
+            _ => "none",
+        };
+        write!(f, "{} before {}", name(self.before), name(self.after))
+    }
 }
 
 /// An access that later commands may have to wait for.

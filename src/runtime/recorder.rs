@@ -34,7 +34,6 @@ pub struct Recorder<'a> {
     /// The pipeline bound last.
     bound: Option<Arc<Pipeline>>,
     timed: bool,
-    barriers: usize,
 }
 
 /// Commands, and all that must live until the device is done with them.
@@ -119,7 +118,6 @@ impl<'a> Recorder<'a> {
             known: HashSet::new(),
             bound: None,
             timed: core.info.timestamps,
-            barriers: 0,
         })
     }
 
@@ -305,10 +303,19 @@ impl<'a> Recorder<'a> {
         self.hazards = Hazards::default();
     }
 
-    /// Barriers between commands so far. No layer sees a hazard between accesses through the heap: tests count.
+    /// Barriers between commands so far, for tests.
     #[doc(hidden)]
     pub fn barriers(&self) -> usize {
-        self.barriers
+        // The first stands before them all.
+        self.recording.commands.barriers().len().saturating_sub(1)
+    }
+
+    /// The barriers of the recording once it is ended, which is then dropped. No layer sees a hazard between accesses
+    /// through the heap, nor one with the host: tests look for themselves.
+    #[doc(hidden)]
+    pub fn into_barriers(mut self) -> Result<Vec<String>> {
+        self.recording.commands.end()?;
+        Ok(self.recording.commands.barriers().iter().map(ToString::to_string).collect())
     }
 
     /// Sends everything recorded to the device, without waiting for it.
@@ -328,7 +335,6 @@ impl<'a> Recorder<'a> {
     fn order(&mut self, stage: Stages, touches: &[Touch]) {
         if let Some(barrier) = self.hazards.next(stage, touches) {
             self.recording.commands.barrier(barrier);
-            self.barriers += 1;
         }
     }
 

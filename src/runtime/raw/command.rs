@@ -15,6 +15,8 @@ use crate::runtime::hazard::{Barrier, Stages};
 pub(in crate::runtime) struct Commands {
     pool: vk::CommandPool,
     buffer: vk::CommandBuffer,
+    /// The barriers recorded.
+    barriers: Vec<Barrier>,
     device: Arc<Device>,
 }
 
@@ -26,7 +28,12 @@ impl Commands {
         // SAFETY: the device is alive and has a queue of the family.
         let pool = unsafe { device.handle.create_command_pool(&info, None) }
             .named("vkCreateCommandPool")?;
-        let mut commands = Self { pool, buffer: vk::CommandBuffer::null(), device: device.clone() };
+        let mut commands = Self {
+            pool,
+            buffer: vk::CommandBuffer::null(),
+            barriers: Vec::new(),
+            device: device.clone(),
+        };
         let info = vk::CommandBufferAllocateInfo::default()
             .command_pool(pool)
             .level(vk::CommandBufferLevel::PRIMARY)
@@ -44,6 +51,7 @@ impl Commands {
 
     /// Starts over, behind everything submitted before. The device is done with earlier commands of this buffer.
     pub(in crate::runtime) fn begin(&mut self, descriptors: &Descriptors) -> Result<()> {
+        self.barriers.clear();
         let device = &self.device.handle;
         let info = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
@@ -75,23 +83,13 @@ impl Commands {
 
     /// Ends the recording; makes results of copies visible to the host.
     pub(in crate::runtime) fn end(&mut self) -> Result<()> {
-        self.memory_barrier(
-            scope(Stages::TRANSFER),
-            (vk::PipelineStageFlags2::HOST, vk::AccessFlags2::HOST_READ),
-        );
+        self.barrier(Barrier { before: Stages::TRANSFER, after: Stages::HOST });
         // SAFETY: the buffer is recording.
         unsafe { self.device.handle.end_command_buffer(self.buffer) }.named("vkEndCommandBuffer")
     }
 
     pub(in crate::runtime) fn barrier(&mut self, barrier: Barrier) {
-        self.memory_barrier(scope(barrier.before), scope(barrier.after));
-    }
-
-    fn memory_barrier(
-        &mut self,
-        before: (vk::PipelineStageFlags2, vk::AccessFlags2),
-        after: (vk::PipelineStageFlags2, vk::AccessFlags2),
-    ) {
+        let (before, after) = (scope(barrier.before), scope(barrier.after));
         let barriers = [vk::MemoryBarrier2::default()
             .src_stage_mask(before.0)
             .src_access_mask(before.1)
@@ -100,6 +98,12 @@ impl Commands {
         let info = vk::DependencyInfo::default().memory_barriers(&barriers);
         // SAFETY: the buffer is recording.
         unsafe { self.device.handle.cmd_pipeline_barrier2(self.buffer, &info) };
+        self.barriers.push(barrier);
+    }
+
+    /// The barriers recorded so far.
+    pub(in crate::runtime) fn barriers(&self) -> &[Barrier] {
+        &self.barriers
     }
 
     pub(in crate::runtime) fn bind(&mut self, pipeline: &Pipeline) {
@@ -208,5 +212,31 @@ fn scope(stages: Stages) -> (vk::PipelineStageFlags2, vk::AccessFlags2) {
         stage |= vk::PipelineStageFlags2::ALL_TRANSFER;
         access |= vk::AccessFlags2::TRANSFER_READ | vk::AccessFlags2::TRANSFER_WRITE;
     }
+    if stages.contains(Stages::HOST) {
+        stage |= vk::PipelineStageFlags2::HOST;
+        access |= vk::AccessFlags2::HOST_READ;
+    }
     (stage, access)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_hold_all_that_commands_do() {
+        let (stage, access) = scope(Stages::ALL);
+        assert_eq!(
+            stage,
+            vk::PipelineStageFlags2::COMPUTE_SHADER | vk::PipelineStageFlags2::ALL_TRANSFER
+        );
+        let [compute, transfer] = [Stages::COMPUTE, Stages::TRANSFER].map(|stages| scope(stages).1);
+        assert_eq!(access, compute | transfer);
+        assert!(compute.contains(vk::AccessFlags2::SHADER_STORAGE_READ));
+        assert!(compute.contains(vk::AccessFlags2::SHADER_STORAGE_WRITE));
+        assert!(transfer.contains(vk::AccessFlags2::TRANSFER_READ));
+        assert!(transfer.contains(vk::AccessFlags2::TRANSFER_WRITE));
+        let host = (vk::PipelineStageFlags2::HOST, vk::AccessFlags2::HOST_READ);
+        assert_eq!(scope(Stages::HOST), host);
+    }
 }
