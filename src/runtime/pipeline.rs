@@ -107,8 +107,7 @@ impl Pipelines {
                 entry_point: &entry_point,
                 constants: &constants,
                 subgroup_size: self.device.required_subgroup_size.then_some(self.lanes),
-                // Vulkan permits it only so; other workgroups end in a part of a subgroup whatever we ask.
-                full_subgroups: workgroup[0].is_multiple_of(self.lanes),
+                full_subgroups: can_be_full(workgroup, self.lanes),
             },
         )
     }
@@ -133,6 +132,11 @@ fn workgroup_size(kernel: &Kernel, constants: &[u32]) -> Result<[u32; 3], String
         };
     }
     Ok(size)
+}
+
+/// Whether Vulkan lets us ask for full subgroups; other workgroups end in a part of one whatever we ask.
+fn can_be_full(workgroup: [u32; 3], lanes: u32) -> bool {
+    workgroup[0].is_multiple_of(lanes)
 }
 
 /// Holds a workgroup against the device's limits.
@@ -183,6 +187,12 @@ mod tests {
     fn workgroup_sizes_come_from_constants() {
         assert_eq!(workgroup_size(&KERNEL, &[7, 64]), Ok([64, 2, 1]));
         assert!(workgroup_size(&KERNEL, &[64]).unwrap_err().contains("expected 2"));
+    }
+
+    #[test]
+    fn full_subgroups_are_asked_for_where_they_may_be() {
+        assert!(can_be_full([64, 1, 1], 32) && can_be_full([32, 3, 1], 32));
+        assert!(!can_be_full([48, 2, 1], 32) && !can_be_full([16, 2, 1], 32));
     }
 
     #[test]

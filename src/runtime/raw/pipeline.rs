@@ -70,19 +70,9 @@ impl Pipeline {
         let specialization = vk::SpecializationInfo::default()
             .map_entries(&entries)
             .data(bytemuck::cast_slice(&words));
-        let mut subgroup = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
-            .required_subgroup_size(desc.subgroup_size.unwrap_or(0));
-        let mut stage = vk::PipelineShaderStageCreateInfo::default()
-            .stage(vk::ShaderStageFlags::COMPUTE)
-            .module(module.handle)
-            .name(desc.entry_point)
-            .specialization_info(&specialization);
-        if desc.subgroup_size.is_some() {
-            stage = stage.push_next(&mut subgroup);
-        }
-        if desc.full_subgroups {
-            stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
-        }
+        let mut subgroup = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
+        let stage =
+            stage(desc, &mut subgroup).module(module.handle).specialization_info(&specialization);
         let info = vk::ComputePipelineCreateInfo::default()
             .stage(stage)
             .layout(descriptors.pipeline_layout());
@@ -107,6 +97,24 @@ impl Drop for Pipeline {
     }
 }
 
+/// The stage, with what is asked of its subgroups.
+fn stage<'a>(
+    desc: &PipelineDesc<'a>,
+    subgroup: &'a mut vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo<'_>,
+) -> vk::PipelineShaderStageCreateInfo<'a> {
+    let mut stage = vk::PipelineShaderStageCreateInfo::default()
+        .stage(vk::ShaderStageFlags::COMPUTE)
+        .name(desc.entry_point);
+    if let Some(size) = desc.subgroup_size {
+        subgroup.required_subgroup_size = size;
+        stage = stage.push_next(subgroup);
+    }
+    if desc.full_subgroups {
+        stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
+    }
+    stage
+}
+
 /// A shader module; pipelines do not need it once they are made.
 struct ShaderModule<'a> {
     handle: vk::ShaderModule,
@@ -128,5 +136,30 @@ impl Drop for ShaderModule<'_> {
     fn drop(&mut self) {
         // SAFETY: no pipeline creation is under way.
         unsafe { self.device.handle.destroy_shader_module(self.handle, None) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Drivers with one subgroup size do the same without being asked, so no test on them sees it.
+    #[test]
+    fn subgroups_are_asked_for() {
+        let desc = |subgroup_size, full_subgroups| PipelineDesc {
+            spirv: &[],
+            entry_point: c"k",
+            constants: &[],
+            subgroup_size,
+            full_subgroups,
+        };
+        let full = vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS;
+        let mut subgroup = <_>::default();
+        let asked = stage(&desc(Some(16), true), &mut subgroup);
+        assert!(asked.flags == full && !asked.p_next.is_null());
+        assert_eq!(subgroup.required_subgroup_size, 16);
+        let mut subgroup = <_>::default();
+        let free = stage(&desc(None, false), &mut subgroup);
+        assert!(free.flags.is_empty() && free.p_next.is_null());
     }
 }
