@@ -1,6 +1,8 @@
 //! Values: against the golden files and the float64 reference.
 
-use backslang::kernels::attention::{Geometry, Gradient, Gradients, Options};
+use backslang::kernels::attention::{
+    BackwardInputs, Geometry, Gradient, Gradients, History, Options, Schedule, backward,
+};
 use backslang::runtime::Runtime;
 use backslang::{Dtype, HostTensor};
 
@@ -178,6 +180,40 @@ pub(crate) fn live_nan_stays_with_its_row(runtime: &Runtime) {
             } else {
                 assert_eq!(found, clean, "{g:?} row {i}");
             }
+        }
+    }
+}
+
+/// Probabilities down to the smallest that f32 has in full: a few ulp each, relative. Drivers' own `exp` is tens of ulp
+/// off there, which a norm over larger ones hides.
+pub(crate) fn small_probabilities(runtime: &Runtime) {
+    let scores: Vec<f32> = (0..=870).map(|i| i as f32 * -0.1).collect();
+    let n = scores.len();
+    let ones = || HostTensor::from_f32(&[n, 1, 1], vec![1.0; n]).unwrap();
+    let page_of_one = || HostTensor::from_f32(&[n, 1, 1, 1], vec![1.0; n]).unwrap();
+    let inputs = BackwardInputs {
+        q: HostTensor::from_f32(&[n, 1, 1], scores.clone()).unwrap(),
+        history: History::Separate { k: page_of_one(), v: page_of_one() },
+        output_gradient: ones(),
+        // Maximum 0, denominator 1, delta 0: p is e^score, and so are ds and all gradients but that of k.
+        statistics: Some(HostTensor::from_f32(&[n, 1, 3], [0.0, 1.0, 0.0].repeat(n)).unwrap()),
+        output: None,
+    };
+    let each = || (0..n as i128).collect::<Vec<_>>();
+    let schedule = Schedule {
+        block_table: each(),
+        table_width: 1,
+        sequence_lengths: vec![1; n],
+        sequence_ids: each(),
+        positions: Some(vec![0; n]),
+    };
+    let run = backward::run(runtime, &inputs, &schedule, &Options::new(1.0)).unwrap();
+    for (gradient, found) in &run.outputs.gradients {
+        for (&score, &found) in scores.iter().zip(found.as_f32().unwrap()) {
+            let p = f64::from(score).exp();
+            let expected = if *gradient == Gradient::K { p * f64::from(score) } else { p };
+            let error = (f64::from(found) - expected).abs() / expected.abs().max(f64::MIN_POSITIVE);
+            assert!(error < 5e-7, "{gradient:?} at {score}: {found:e}, expected {expected:e}");
         }
     }
 }

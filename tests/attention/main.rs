@@ -27,6 +27,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("page_placement", bits::page_placement),
         gpu::trial("long_history", accuracy::long_history),
         gpu::trial("large_scores", accuracy::large_scores),
+        gpu::trial("small_probabilities", accuracy::small_probabilities),
         gpu::trial("live_nan_stays_with_its_row", accuracy::live_nan_stays_with_its_row),
         gpu::trial("plan_is_reused_in_one_submission", calls::plan_is_reused_in_one_submission),
         gpu::trial(
