@@ -108,12 +108,12 @@ impl Core {
         self.device.instance().canary().check()
     }
 
-    /// Zeroes the dummy buffer, so that a kernel that reads it reads the same on every run.
-    pub(super) fn clear_dummy(&self) -> Result<()> {
+    /// Sets every word of the dummy buffer.
+    pub(super) fn fill_dummy(&self, word: u32) -> Result<()> {
         let mut commands = self.commands()?;
         commands.begin(self.heap.descriptors())?;
         let dummy = self.heap.dummy();
-        commands.fill(dummy, 0, dummy.bytes(), 0);
+        commands.fill(dummy, 0, dummy.bytes(), word);
         self.submit(Recording::new(commands)).map(drop)
     }
 

@@ -53,15 +53,17 @@ impl Pool {
     }
 
     fn make(&self, memory: Memory, bytes: u64, name: &str) -> Result<Buffer> {
-        // Drivers with overcommitted memory grant what they do not have.
-        let beyond_heap = memory == Memory::Device
-            && self.device.allocated_memory().saturating_add(bytes) > self.heap;
-        if beyond_heap || bytes > self.largest {
+        // Drivers with overcommitted memory grant what they do not have, and may even say that they have it.
+        let left = match memory {
+            Memory::Device => self.heap.saturating_sub(self.device.allocated_memory()),
+            Memory::Upload | Memory::Readback => u64::MAX,
+        };
+        if bytes > left.min(self.largest) {
             return Err(Error::OutOfMemory {
                 place: "device",
                 what: format!("`{name}`"),
                 asked: bytes,
-                available: self.device.available_memory().min(self.largest),
+                available: self.device.available_memory().min(self.largest).min(left),
             });
         }
         Buffer::new(&self.device, bytes, memory, name)

@@ -117,6 +117,16 @@ impl Runtime {
     /// [`Error::NoLoader`], [`Error::NoValidationLayer`], [`Error::NoDevice`] with the reason for each device that was
     /// rejected, [`Error::Unsupported`] when the subgroup size cannot be had, [`Error::Validation`].
     pub fn new(options: &RuntimeOptions) -> Result<Self> {
+        Self::open(options, None)
+    }
+
+    /// As [`Runtime::new`] on a device that hands out memory full of `word`, for tests: software drivers hand out zeros.
+    #[doc(hidden)]
+    pub fn on_dirty_memory(options: &RuntimeOptions, word: u32) -> Result<Self> {
+        Self::open(options, Some(word))
+    }
+
+    fn open(options: &RuntimeOptions, dirt: Option<u32>) -> Result<Self> {
         let instance = raw::Instance::new(options.validation)?;
         let physical = instance.physical_devices()?;
         let infos: Vec<_> = physical.iter().map(|d| d.info.clone()).collect();
@@ -130,7 +140,11 @@ impl Runtime {
         let core = Arc::new(Core::new(device, info, lanes, options)?);
         let notes = choice.note.into_iter().collect();
         let runtime = Self { core, notes, validated: options.validation.any() };
-        runtime.core.clear_dummy()?;
+        if let Some(word) = dirt {
+            runtime.core.fill_dummy(word)?;
+        }
+        // A kernel that reads the dummy reads the same on every run.
+        runtime.core.fill_dummy(0)?;
         probe::subgroup(&runtime)?;
         runtime.core.check()?;
         Ok(runtime)
@@ -268,6 +282,12 @@ impl Runtime {
     #[doc(hidden)]
     pub fn guard_holds(&self, tensor: &Tensor) -> Result<bool> {
         transfer::guard_holds(self, tensor)
+    }
+
+    /// Whether the dummy still holds zeros, for tests: a kernel that stores what it was not asked for stores it there.
+    #[doc(hidden)]
+    pub fn dummy_holds(&self) -> Result<bool> {
+        transfer::dummy_holds(self)
     }
 
     fn core(&self) -> &Arc<Core> {

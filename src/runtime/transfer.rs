@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Runtime;
 use super::raw::Memory;
+use super::recorder::Recording;
 use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
 use crate::error::Result;
@@ -85,6 +86,20 @@ pub(super) fn guard_holds(runtime: &Runtime, tensor: &Tensor) -> Result<bool> {
     recorder.submit()?.wait()?;
     let words = staging.get().map_or(&[][..], |buffer| &buffer.mapped()[..length as usize]);
     Ok(words.chunks_exact(4).all(|word| word == f32::NAN.to_ne_bytes()))
+}
+
+/// Whether the dummy buffer holds zeros.
+pub(super) fn dummy_holds(runtime: &Runtime) -> Result<bool> {
+    let core = runtime.core();
+    let dummy = core.heap.dummy();
+    let staging = Pooled::new(core, Memory::Readback, dummy.bytes(), "dummy")?;
+    let Some(target) = staging.get() else { return Ok(true) };
+    let mut commands = core.commands()?;
+    commands.begin(core.heap.descriptors())?;
+    commands.copy((dummy, 0), (target, 0), dummy.bytes());
+    let (value, _) = core.submit(Recording::new(commands))?;
+    core.wait(value)?;
+    Ok(target.mapped()[..dummy.bytes() as usize].iter().all(|byte| *byte == 0))
 }
 
 /// Copies between slices of equal length. One thread cannot keep up with the bus, nor with the pages that a new

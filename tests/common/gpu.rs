@@ -135,7 +135,7 @@ pub fn main(trials: Vec<Trial>) -> ExitCode {
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     let shared = RUNTIME.lock().unwrap().take().map(Arc::into_inner);
     let finished = match shared {
-        Some(Some(Ok(runtime))) => runtime.finish().map_err(|error| in_full(&error)),
+        Some(Some(Ok(runtime))) => take_down(runtime),
         Some(None) => Err("the runtime is still in use".into()),
         Some(Some(Err(_))) | None => Ok(()),
     };
@@ -145,5 +145,15 @@ pub fn main(trials: Vec<Trial>) -> ExitCode {
             eprintln!("tear-down failed: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn take_down(runtime: Runtime) -> Result<(), String> {
+    let held = runtime.dummy_holds();
+    runtime.finish().map_err(|error| in_full(&error))?;
+    match held {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("a kernel stored what it was not asked for: the dummy is not zero".into()),
+        Err(error) => Err(in_full(&error)),
     }
 }

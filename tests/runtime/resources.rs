@@ -8,12 +8,14 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_full_heap_is_an_error", a_full_heap_is_an_error),
     ("slots_in_flight_are_not_reused", slots_in_flight_are_not_reused),
     ("freed_slots_hold_the_dummy", freed_slots_hold_the_dummy),
+    ("the_dummy_is_cleared", the_dummy_is_cleared),
     ("a_tensor_beyond_a_binding_is_refused", a_tensor_beyond_a_binding_is_refused),
     ("many_rounds_leave_memory_flat", many_rounds_leave_memory_flat),
 ];
 
 pub(crate) const EXCLUSIVE: &[Test] = &[
     ("memory_can_run_out", memory_can_run_out),
+    ("idle_memory_makes_room", idle_memory_makes_room),
     ("idle_memory_is_bounded", idle_memory_is_bounded),
 ];
 
@@ -79,6 +81,46 @@ fn freed_slots_hold_the_dummy(_: &Runtime) -> Outcome {
     recorder.submit()?.wait()?;
     assert_eq!(read(&runtime, &target)?, [5]);
     drop(target);
+    runtime.finish()?;
+    Ok(())
+}
+
+/// Memory comes with whatever was in it; on software drivers that is zeros, so dirt is put there.
+fn the_dummy_is_cleared(_: &Runtime) -> Outcome {
+    let runtime = Runtime::on_dirty_memory(&gpu::options(), 0xdead_beef)?;
+    assert!(runtime.dummy_holds()?);
+    let [empty, target] = [words(&runtime, "empty", 0)?, words(&runtime, "target", 1)?];
+    let mut recorder = runtime.recorder()?;
+    mix(&mut recorder, [&empty, &target], [1, 1], [0, 9])?;
+    recorder.submit()?;
+    assert_eq!(read(&runtime, &target)?, [9]);
+    // What a kernel stores for an empty tensor is seen.
+    let mut recorder = runtime.recorder()?;
+    mix(&mut recorder, [&target, &empty], [1, 1], [0, 9])?;
+    recorder.submit()?;
+    assert!(!runtime.dummy_holds()?);
+    drop((empty, target));
+    runtime.finish()?;
+    Ok(())
+}
+
+/// Memory is full but for what the pool keeps of a tensor that is gone; another size needs it.
+fn idle_memory_makes_room(_: &Runtime) -> Outcome {
+    const MIB: usize = 1 << 18;
+    let runtime = open(|_| ())?;
+    let limits = &runtime.device().limits;
+    let most = limits.max_storage_buffer_range.min(limits.max_memory_allocation_size) >> 20;
+    let mut tensors = Vec::new();
+    for size in [(most as usize).min(1024), 128, 64, 32] {
+        while let Ok(tensor) = words(&runtime, "filler", size * MIB) {
+            tensors.push((size, tensor));
+        }
+    }
+    let last = tensors.iter().rposition(|(size, _)| *size == 128);
+    let Some(last) = last else { return Err("no tensor of 128 MiB".into()) };
+    drop(tensors.remove(last));
+    words(&runtime, "in its place", 112 * MIB)?;
+    drop(tensors);
     runtime.finish()?;
     Ok(())
 }

@@ -6,6 +6,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("contents_survive_a_round_trip", contents_survive_a_round_trip),
     ("empty_tensors_are_legal", empty_tensors_are_legal),
     ("large_contents_go_in_pieces", large_contents_go_in_pieces),
+    ("staging_memory_is_bounded", staging_memory_is_bounded),
     ("fill_sets_every_word", fill_sets_every_word),
 ];
 
@@ -43,6 +44,27 @@ fn large_contents_go_in_pieces(runtime: &Runtime) -> Outcome {
     let host = HostTensor::from_words(pattern((70 << 18) + 12_345));
     let tensor = runtime.upload("large", &host)?;
     assert!(runtime.download(&tensor)? == host);
+    Ok(())
+}
+
+/// Behind a busy device, too, the host stages only a few pieces ahead.
+fn staging_memory_is_bounded(_: &Runtime) -> Outcome {
+    const PIECES: usize = 8;
+    const PIECE: u64 = 16 << 20;
+    let runtime = open(|_| ())?;
+    let host = HostTensor::from_words(vec![5; PIECES << 22]);
+    let [tensor, busy] = [words(&runtime, "large", PIECES << 22)?, words(&runtime, "busy", 1)?];
+    slow(&runtime, &busy)?.wait()?;
+    let before = runtime.memory().allocated;
+    for _ in 0..4 {
+        slow(&runtime, &busy)?;
+    }
+    runtime.write(&tensor, host.bytes())?;
+    let after = runtime.memory().allocated;
+    assert!(after <= before + 5 * PIECE, "{before} {after}");
+    assert!(runtime.download(&tensor)? == host);
+    drop((tensor, busy));
+    runtime.finish()?;
     Ok(())
 }
 
