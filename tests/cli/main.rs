@@ -3,6 +3,7 @@
 #[path = "../common/golden.rs"]
 mod golden;
 
+mod archives;
 mod completions;
 mod exit_codes;
 mod failures;

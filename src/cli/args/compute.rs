@@ -89,7 +89,7 @@ pub(crate) struct OutputArgs {
     /// A folder for NAME.npy files (made when missing; other files in it stay), or a .npz archive
     ///
     /// Needed unless --plan is given. All files are complete, or nothing is changed. A link in the place of a file is
-    /// replaced; what it points to stays.
+    /// replaced; what it points to stays. Archives are not compressed, like those of `numpy.savez`.
     #[arg(short, long, value_name = "PATH", required_unless_present = "plan")]
     pub(crate) output: Option<PathBuf>,
 
