@@ -1,7 +1,5 @@
 //! The exit code of every kind of failure that needs no device, as the JSON object names it.
 
-use std::process::Command;
-
 use crate::harness::{Folder, Outcome, command, npy, outcome};
 use crate::schema::Schema;
 
@@ -15,7 +13,8 @@ fn failure(words: &str, change: impl FnOnce(&Folder)) -> Outcome {
     done
 }
 
-fn expect(done: Outcome, kind: &str) {
+/// The failure is of this kind, and has its exit code.
+pub(crate) fn expect(done: Outcome, kind: &str) {
     let code: i32 = Schema::read().kinds()[kind].parse().unwrap();
     let json = done.failed(code, &[]).json();
     assert_eq!(json["error"]["kind"], kind, "{json}");
@@ -58,53 +57,6 @@ fn outputs() {
     expect(outcome(command().args(words)), "output");
 }
 
-/// A standard output that takes nothing is a failure, but for a pipe whose reader has left.
-#[cfg(target_os = "linux")]
-#[test]
-fn standard_output() {
-    let folder = Folder::mamba3();
-    let built = env!("CARGO_BIN_EXE_backslang");
-    let run = format!(
-        "--device reference mamba3-preprocess-backward -i {} -o {}",
-        folder.at("in"),
-        folder.at("out")
-    );
-    let shell = |script: String| outcome(Command::new("bash").args(["-c", &script]));
-    for words in
-        ["--help", "--version --json", "kernels", "kernels --json", "completions fish", &run]
-    {
-        shell(format!("{built} {words} > /dev/full")).failed(1, &["standard output"]);
-        let left = format!("{built} {words} | head -c 0; exit ${{PIPESTATUS[0]}}");
-        let closed = format!("{built} {words} >&- <&-; a=$?; {built} {words} 2>&- | cat; exit $a");
-        for script in [left, closed] {
-            let done = shell(script).succeeded();
-            assert!(done.stderr.is_empty(), "{words}: {done:?}");
-        }
-    }
-    let closed = shell(format!("{built} --device reference nonsense >&- 2>&- <&-"));
-    assert_eq!(closed.code, Some(2));
-    assert_eq!(folder.names("out").len(), 3);
-}
-
-/// A limit on the process's memory stands in for a machine with little.
-#[cfg(target_os = "linux")]
-#[test]
-fn memory_of_the_host() {
-    let folder = Folder::mamba3();
-    let head = npy("<f4", false, &[1 << 30, 36], &[]);
-    folder.write("in/projected.npy", &head);
-    let file = std::fs::File::options().write(true).open(folder.at("in/projected.npy")).unwrap();
-    file.set_len(head.len() as u64 + 4 * 36 * (1 << 30)).unwrap();
-    let script = format!(
-        "ulimit -v 2000000; exec {} --json --device reference mamba3-preprocess-backward -i {} -o {}",
-        env!("CARGO_BIN_EXE_backslang"),
-        folder.at("in"),
-        folder.at("out"),
-    );
-    expect(outcome(Command::new("sh").args(["-c", &script])), "out-of-memory");
-    assert_eq!(folder.names(""), ["in"]);
-}
-
 #[test]
 fn no_driver() {
     let mut devices = command();
@@ -113,21 +65,4 @@ fn no_driver() {
     let done = outcome(&mut devices).failed(1, &["install"]);
     let kind = done.json()["error"]["kind"].as_str().unwrap().to_owned();
     assert!(["no-device", "no-loader"].contains(&kind.as_str()), "{kind}");
-}
-
-/// A library that is none stands in for a machine without a loader.
-#[cfg(target_os = "linux")]
-#[test]
-fn no_loader() {
-    let folder = Folder::new();
-    folder.write("libvulkan.so.1", b"not a library");
-    folder.write("libvulkan.so", b"not a library");
-    for words in ["devices", "check"] {
-        let mut alone = command();
-        alone.args([words, "--json"]).env("LD_LIBRARY_PATH", folder.path());
-        expect(outcome(&mut alone), "no-loader");
-    }
-    let mut other = command();
-    other.arg("kernels").env("LD_LIBRARY_PATH", folder.path());
-    outcome(&mut other).succeeded();
 }

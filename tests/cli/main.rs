@@ -5,6 +5,8 @@ mod golden;
 
 mod archives;
 mod completions;
+#[cfg(unix)]
+mod examples;
 mod exit_codes;
 mod failures;
 mod goldens;
@@ -14,6 +16,8 @@ mod inputs;
 #[cfg(unix)]
 mod interrupts;
 mod json;
+#[cfg(target_os = "linux")]
+mod limits;
 mod options;
 mod outputs;
 #[cfg(unix)]
