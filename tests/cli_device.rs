@@ -42,9 +42,15 @@ fn device(words: &str) -> Outcome {
     outcome(Command::new(env!("CARGO_BIN_EXE_backslang")).args(words.split(' ')))
 }
 
-/// As [`Outcome::succeeded`], with the object that `--json` gives.
+/// As [`Outcome::succeeded`], with the object that `--json` gives, which is as described.
 fn json(words: &str) -> serde_json::Value {
-    device(&format!("{words} --json")).succeeded().json()
+    let object = device(&format!("{words} --json")).succeeded().json();
+    let (schema, mut common) = (Schema::read(), object.clone());
+    for key in schema.some_commands().keys() {
+        common.as_object_mut().unwrap().remove(key);
+    }
+    schema.holds("Every command", &common);
+    object
 }
 
 fn golden_files(runtime: &Runtime) {
