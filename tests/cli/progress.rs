@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -28,27 +27,25 @@ fn terminal(columns: u16) -> (File, File) {
     (File::from(reader), writer)
 }
 
-/// What a run shows on a terminal as its standard error; `interrupt` is a delay, then a Ctrl-C.
-fn shown(
-    columns: u16,
-    command: &mut Command,
-    interrupt: Option<Duration>,
-) -> (String, Option<i32>) {
+/// What a run shows on a terminal as its standard error; `interrupt` is as by Ctrl-C, once something is shown.
+fn shown(columns: u16, command: &mut Command, interrupt: bool) -> (String, Option<i32>) {
     let (mut reader, writer) = terminal(columns);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     let mut child = command.spawn().unwrap();
     // The command keeps its end of the terminal open until it is given another.
     command.stderr(Stdio::null());
+    let (begin, begun) = std::sync::mpsc::channel();
     let read = std::thread::spawn(move || {
         let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
         // The end is an error on Linux.
         while let Ok(count @ 1..) = reader.read(&mut part) {
             bytes.extend(&part[..count]);
+            let _ = begin.send(());
         }
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    if let Some(delay) = interrupt {
-        std::thread::sleep(delay);
+    if interrupt {
+        begun.recv().unwrap();
         Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     }
     let status = child.wait().unwrap();
@@ -66,7 +63,7 @@ fn a_spinner_names_the_steps_and_goes() {
     let folder = Folder::new();
     for columns in [200, 80, 20, 6] {
         let (text, code) =
-            shown(columns, &mut words(&format!("{SAMPLE} {}", folder.at("in"))), None);
+            shown(columns, &mut words(&format!("{SAMPLE} {}", folder.at("in"))), false);
         assert_eq!(code, Some(0), "{text:?}");
         assert!(text.contains(ERASE) && text.ends_with(ERASE), "{text:?}");
         let widest = text.split(ERASE).map(|frame| frame.chars().count()).max().unwrap();
@@ -75,13 +72,13 @@ fn a_spinner_names_the_steps_and_goes() {
         assert!(columns < 80 || steps.iter().all(|step| text.contains(step)), "{text:?}");
     }
     let run = format!("--device reference mamba3-preprocess-backward -i {}", folder.at("in"));
-    let (text, _) = shown(80, &mut words(&format!("{run} -o {}", folder.at("out"))), None);
+    let (text, _) = shown(80, &mut words(&format!("{run} -o {}", folder.at("out"))), false);
     for step in ["reading projected", "computing", "writing "] {
         assert!(text.contains(step), "{text:?}");
     }
     // An error stands alone on its line.
     folder.write("in/z_gradient.npy", b"");
-    let (text, code) = shown(80, &mut words(&format!("{run} -o {}", folder.at("out"))), None);
+    let (text, code) = shown(80, &mut words(&format!("{run} -o {}", folder.at("out"))), false);
     assert_eq!(code, Some(2));
     let (spinner, error) = text.rsplit_once(ERASE).unwrap();
     assert!(
@@ -95,7 +92,7 @@ fn an_interrupt_takes_it_back() {
     let folder = Folder::new();
     let sample = "sample mamba3-preprocess-backward --rows 60000 -o";
     let mut sample = words(&format!("{sample} {}", folder.at("in")));
-    let (text, code) = shown(80, &mut sample, Some(Duration::from_millis(400)));
+    let (text, code) = shown(80, &mut sample, true);
     assert_eq!(code, Some(130), "{text:?}");
     assert!(text.contains("making random arrays") && text.ends_with(ERASE), "{text:?}");
     assert!(folder.names("").is_empty());
@@ -106,11 +103,11 @@ fn nothing_is_shown_to_others() {
     let folder = Folder::new();
     for flag in ["-q", "--json", "-v"] {
         let words = &mut words(&format!("{SAMPLE} {} {flag}", folder.at("in")));
-        let (text, code) = shown(80, words, None);
+        let (text, code) = shown(80, words, false);
         assert_eq!((text.as_str(), code), ("", Some(0)), "{flag}");
     }
     let plain = &mut words(&format!("{SAMPLE} {}", folder.at("in")));
-    assert_eq!(shown(80, plain.env("TERM", "dumb"), None).0.matches('\x1b').count(), 0);
+    assert_eq!(shown(80, plain.env("TERM", "dumb"), false).0.matches('\x1b').count(), 0);
     // A pipe as the standard error, a terminal as the standard output.
     let (_reader, writer) = terminal(80);
     let mut piped = words(&format!("{SAMPLE} {}", folder.at("in")));
