@@ -186,6 +186,14 @@ impl Runtime {
         Ok(tensor)
     }
 
+    /// Fails where [`Runtime::tensor`] would because a binding cannot hold such a tensor; allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::TensorTooLarge`].
+    pub fn check_size(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<()> {
+        tensor::byte_size(&self.core, name, dtype, shape).map(drop)
+    }
+
     /// A tensor in device memory with the contents of one in host memory, which is free at return.
     ///
     /// # Errors

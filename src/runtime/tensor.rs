@@ -151,7 +151,7 @@ impl Drop for Pooled {
 }
 
 /// The bytes of a tensor, held against the limit of a binding before anything is allocated.
-fn byte_size(core: &Core, name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64> {
+pub(super) fn byte_size(core: &Core, name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64> {
     let limits = &core.info.limits;
     let limit = limits
         .max_storage_buffer_range

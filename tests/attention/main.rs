@@ -6,6 +6,7 @@ mod common;
 mod accuracy;
 mod bits;
 mod calls;
+mod sizes;
 mod support;
 
 use common::gpu;
@@ -23,6 +24,18 @@ fn main() -> std::process::ExitCode {
         gpu::trial("latent_512_and_64", accuracy::latent_512_and_64),
         gpu::trial("nothing_to_do", accuracy::nothing_to_do),
         gpu::trial("head_map", bits::head_map),
+        gpu::trial("a_hundred_thousand_rows_and_pages", sizes::a_hundred_thousand_rows_and_pages),
+        gpu::trial(
+            "a_hundred_thousand_pages_without_a_reader",
+            sizes::a_hundred_thousand_pages_without_a_reader,
+        ),
+        gpu::trial("seventy_thousand_heads", sizes::seventy_thousand_heads),
+        gpu::trial("dims_beside_the_tiles", sizes::dims_beside_the_tiles),
+        gpu::trial("pages_at_the_end_of_a_binding", sizes::pages_at_the_end_of_a_binding),
+        gpu::trial(
+            "tensors_beyond_a_binding_are_refused",
+            sizes::tensors_beyond_a_binding_are_refused,
+        ),
         gpu::trial("shared_position_key", bits::shared_position_key),
         gpu::trial("page_placement", bits::page_placement),
         gpu::trial("long_history", accuracy::long_history),

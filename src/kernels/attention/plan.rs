@@ -103,6 +103,16 @@ impl Plan {
         &self.inactive_pages
     }
 
+    /// What goes to the device, with the names that errors call it by.
+    pub(super) fn parts(&self) -> [(&'static str, &[u32]); 4] {
+        [
+            ("metadata", &self.metadata),
+            ("inverse", &self.inverse),
+            ("active_pages", &self.active_pages),
+            ("inactive_pages", &self.inactive_pages),
+        ]
+    }
+
     /// Sequences.
     pub fn sequences(&self) -> u32 {
         self.sequences

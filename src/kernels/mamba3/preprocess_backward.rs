@@ -24,6 +24,8 @@ pub fn run(
     parameters: &Parameters,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
     let geometry = check(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), parameters)?;
+    // No output is larger than the input that it is the gradient of.
+    inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &geometry)?;
     let mut recorder = runtime.recorder()?;

@@ -6,7 +6,7 @@ use crate::host::Dtype;
 use crate::kernels::index_range::narrow;
 use crate::kernels::{Launch, Target, expect_dtype, expect_tensor};
 use crate::manifest::{clear_pages, history_backward, query_backward};
-use crate::runtime::Tensor;
+use crate::runtime::{Runtime, Tensor};
 
 /// One checked call.
 pub(super) struct Call {
@@ -58,6 +58,18 @@ impl Call {
         }
         let shape = self.geometry.statistics_shape();
         expect_tensor("statistics", &outputs.statistics, Dtype::F32, &shape)
+    }
+
+    /// Whether the device can hold what the call allocates beside its inputs.
+    pub(super) fn check_sizes(&self, runtime: &Runtime, plan: &Plan) -> Result<()> {
+        for (name, words) in plan.parts() {
+            runtime.check_size(name, Dtype::U32, &[words.len()])?;
+        }
+        for g in self.gradients.iter() {
+            let shape = self.geometry.gradient_shape(g);
+            runtime.check_size(g.output_name(), Dtype::F32, &shape)?;
+        }
+        runtime.check_size("statistics", Dtype::F32, &self.geometry.statistics_shape())
     }
 
     /// The launches in order. The query kernel has nothing to do when the statistics are complete and no gradient

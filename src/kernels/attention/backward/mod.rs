@@ -65,11 +65,12 @@ impl DevicePlan {
     pub fn upload(runtime: &Runtime, plan: Plan) -> Result<Self> {
         let words =
             |name, words: &[u32]| runtime.upload(name, &HostTensor::from_words(words.to_vec()));
+        let [metadata, inverse, active_pages, inactive_pages] = plan.parts();
         Ok(Self {
-            metadata: words("metadata", plan.metadata())?,
-            inverse: words("inverse", plan.inverse())?,
-            active_pages: words("active_pages", plan.active_pages())?,
-            inactive_pages: words("inactive_pages", plan.inactive_pages())?,
+            metadata: words(metadata.0, metadata.1)?,
+            inverse: words(inverse.0, inverse.1)?,
+            active_pages: words(active_pages.0, active_pages.1)?,
+            inactive_pages: words(inactive_pages.0, inactive_pages.1)?,
             plan,
         })
     }
@@ -92,8 +93,11 @@ pub fn run(
     options: &Options,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
+    // The arrays first: a plan for a cache that the device cannot hold takes long to make.
+    inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
-    Call::new(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), &plan, options)?;
+    let call = Call::new(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), &plan, options)?;
+    call.check_sizes(runtime, &plan)?;
     let plan = DevicePlan::upload(runtime, plan)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &inputs, options)?;
