@@ -120,6 +120,25 @@ pub(crate) fn nothing_to_do(runtime: &Runtime) {
             }
         }
     }
+    // Every row is skipped, though each sees tokens.
+    for position_dim in [0, 3] {
+        let case = AttentionCase { given_columns: 3, ..busy_case(true, position_dim) };
+        let mut problem = case.problem(12, 0.0);
+        let statistics = problem.inputs.statistics.as_mut().and_then(HostTensor::as_f32_mut);
+        statistics.unwrap().chunks_exact_mut(3).for_each(|row| row[1] = -0.0);
+        problem.inputs = problem.inputs.map(|name, mut tensor| {
+            if name != "statistics" {
+                tensor.as_f32_mut().unwrap().fill(f32::NAN);
+            }
+            tensor
+        });
+        for options in settings(problem.options).step_by(3) {
+            problem.options = options;
+            for (g, tensor) in &run_poisoned(runtime, &problem).gradients {
+                assert!(tensor.as_f32().unwrap().iter().all(|x| x.to_bits() == 0), "{g:?}");
+            }
+        }
+    }
 }
 
 /// More than 4096 terms in every sum.

@@ -81,3 +81,28 @@ pub(crate) fn launches_wait_for_what_they_read(runtime: &Runtime) {
         recorder.submit().unwrap().wait().unwrap();
     }
 }
+
+/// Kernels without a row, slot or page to work on are not dispatched at all.
+pub(crate) fn nothing_is_dispatched_for_nothing(runtime: &Runtime) {
+    let launched = |change: fn(&mut AttentionCase), compact_history: bool| {
+        let mut case = busy_case(false, 0);
+        change(&mut case);
+        let problem = case.problem(14, 0.0);
+        let options = Options { compact_history, ..problem.options };
+        let run = backward::run(runtime, &problem.inputs, &problem.schedule, &options).unwrap();
+        run.timings.iter().map(|timing| timing.kernel.to_string()).collect::<Vec<_>>()
+    };
+    let expected = |kernels: &[&'static str]| match runtime.device().timestamps {
+        true => kernels.to_vec(),
+        false => Vec::new(),
+    };
+    let (query, history, clear) = ("query_backward", "history_backward", "clear_pages");
+    assert_eq!(launched(|_| (), false), expected(&[query, history]));
+    assert_eq!(launched(|case| case.schedule.queries = 0, false), expected(&[history]));
+    assert_eq!(launched(|case| case.schedule.queries = 0, true), expected(&[clear, clear]));
+    assert_eq!(launched(|case| case.heads = 0, false), expected(&[history]));
+    let no_pages: fn(&mut AttentionCase) =
+        |case| (case.schedule.pages, case.schedule.max_length) = (0, 0);
+    assert_eq!(launched(no_pages, false), expected(&[query]));
+    assert_eq!(launched(no_pages, true), expected(&[query]));
+}

@@ -6,6 +6,8 @@ mod common;
 mod accuracy;
 mod bits;
 mod calls;
+mod nonfinite;
+mod pages;
 mod sizes;
 mod support;
 
@@ -24,6 +26,11 @@ fn main() -> std::process::ExitCode {
         gpu::trial("latent_512_and_64", accuracy::latent_512_and_64),
         gpu::trial("nothing_to_do", accuracy::nothing_to_do),
         gpu::trial("head_map", bits::head_map),
+        gpu::trial("page_sizes", pages::page_sizes),
+        gpu::trial("one_page_many_times", pages::one_page_many_times),
+        gpu::trial("last_partial_page", pages::last_partial_page),
+        gpu::trial("two_of_everything", pages::two_of_everything),
+        gpu::trial("compaction_of_any_pages", pages::compaction_of_any_pages),
         gpu::trial("a_hundred_thousand_rows_and_pages", sizes::a_hundred_thousand_rows_and_pages),
         gpu::trial(
             "a_hundred_thousand_pages_without_a_reader",
@@ -36,6 +43,10 @@ fn main() -> std::process::ExitCode {
             "tensors_beyond_a_binding_are_refused",
             sizes::tensors_beyond_a_binding_are_refused,
         ),
+        gpu::trial(
+            "nonfinite_inputs_reach_what_depends_on_them",
+            nonfinite::nonfinite_inputs_reach_what_depends_on_them,
+        ),
         gpu::trial("shared_position_key", bits::shared_position_key),
         gpu::trial("page_placement", bits::page_placement),
         gpu::trial("long_history", accuracy::long_history),
@@ -47,6 +58,7 @@ fn main() -> std::process::ExitCode {
             "outputs_of_another_call_are_refused",
             calls::outputs_of_another_call_are_refused,
         ),
+        gpu::trial("nothing_is_dispatched_for_nothing", calls::nothing_is_dispatched_for_nothing),
         gpu::trial("launches_wait_for_what_they_read", calls::launches_wait_for_what_they_read),
         gpu::trial("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
     ])
