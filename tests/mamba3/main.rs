@@ -1,0 +1,47 @@
+//! The Mamba-3 kernels on the device against the float64 reference, the golden files and their own bits.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod accuracy;
+mod bits;
+mod heads;
+mod nonfinite;
+mod sizes;
+mod states;
+mod support;
+
+use common::gpu;
+
+fn main() -> std::process::ExitCode {
+    gpu::main(vec![
+        gpu::trial("golden_files", accuracy::golden_files),
+        gpu::trial("random_problems", accuracy::random_problems),
+        gpu::trial("sizes_at_the_edges", sizes::sizes_at_the_edges),
+        gpu::trial("dt_bias_is_summed_in_order", bits::dt_bias_is_summed_in_order),
+        gpu::trial("repeats_share_bits", bits::repeats_share_bits),
+        gpu::trial("launches_wait_for_what_they_read", bits::launches_wait_for_what_they_read),
+        gpu::trial("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
+        gpu::trial("softplus_tails", heads::softplus_tails),
+        gpu::trial("softplus_below_the_normal_range", heads::softplus_below_the_normal_range),
+        gpu::trial(
+            "parameters_out_of_range_are_refused",
+            heads::parameters_out_of_range_are_refused,
+        ),
+        gpu::trial("dt_clamp", heads::dt_clamp),
+        gpu::trial("products_that_overflow_on_the_way", heads::products_that_overflow_on_the_way),
+        gpu::trial("a_floor", heads::a_floor),
+        gpu::trial("zero_state_row", states::zero_state_row),
+        gpu::trial("huge_state_row", states::huge_state_row),
+        gpu::trial("state_rows_are_separate", states::state_rows_are_separate),
+        gpu::trial(
+            "nonfinite_inputs_reach_what_depends_on_them",
+            nonfinite::nonfinite_inputs_reach_what_depends_on_them,
+        ),
+        gpu::trial("widths_beside_the_tiles", sizes::widths_beside_the_tiles),
+        gpu::trial("seventy_thousand_rows", sizes::seventy_thousand_rows),
+        gpu::trial("more_heads_than_an_axis_holds", sizes::more_heads_than_an_axis_holds),
+        gpu::trial("rows_that_fill_a_binding", sizes::rows_that_fill_a_binding),
+        gpu::trial("passed_through_bits", bits::passed_through_bits),
+    ])
+}

@@ -1,0 +1,115 @@
+//! Sizes: grids beyond one dispatch, rows beside the usual tiles, tensors as large as a binding.
+
+use backslang::kernels::mamba3::preprocess::{Geometry, Parameters};
+use backslang::kernels::mamba3::preprocess_backward;
+use backslang::runtime::Runtime;
+use backslang::{Error, HostTensor};
+
+use crate::common::{gpu, random};
+
+use crate::support::{cancellation, check, check_scaled, geometry, run_poisoned};
+
+fn check_sizes(runtime: &Runtime, sizes: &Geometry) {
+    let inputs = random::mamba3(sizes, 5);
+    check(runtime, &inputs, &Parameters::default(), &format!("{sizes:?}"));
+}
+
+pub(crate) fn sizes_at_the_edges(runtime: &Runtime) {
+    for sizes in [
+        geometry(0, 8, 1, 4, 3, 2),
+        geometry(1, 0, 0, 0, 0, 0),
+        geometry(3, 0, 0, 5, 0, 7),
+        geometry(3, 5, 2, 1, 1, 0),
+        geometry(2, 600, 4, 127, 33, 32),
+        geometry(2, 1543, 1, 300, 70, 1),
+        geometry(300, 4, 1, 3, 5, 1),
+        geometry(4, 3, 2, 0, 2, 2),
+        // Empty beside huge: nothing to do, and not to be counted through.
+        geometry(u32::MAX as usize, 0, 0, 0, 0, 0),
+        geometry(3, 5, u32::MAX as usize, 0, 2, 2),
+    ] {
+        check_sizes(runtime, &sizes);
+    }
+    // Each of the sizes that stand alone beside each of the others.
+    for state_size in [1, 127, 300] {
+        for bc_rows in [0, 4] {
+            for heads in [0, 3] {
+                for rope_angles in [0, 5] {
+                    check_sizes(runtime, &geometry(3, 7, bc_rows, state_size, heads, rope_angles));
+                }
+            }
+        }
+    }
+}
+
+/// Rows that no power of two divides, and all that lies around the outputs.
+pub(crate) fn widths_beside_the_tiles(_: &Runtime) {
+    let guarded = Runtime::new(&gpu::options()).unwrap();
+    guarded.guard_tensors(256);
+    let widths = [16, 48, 72, 80, 96, 104, 112, 120, 160, 192];
+    for (&width, &other) in widths.iter().zip(widths.iter().rev()) {
+        check_sizes(&guarded, &geometry(3, width, 2, other, width, other));
+    }
+    guarded.finish().unwrap();
+}
+
+/// More rows than one dispatch has workgroups.
+pub(crate) fn seventy_thousand_rows(runtime: &Runtime) {
+    let inputs = random::mamba3(&geometry(70_000, 1, 1, 2, 3, 1), 15);
+    let parameters = Parameters::default();
+    let scales = cancellation(&inputs, &parameters);
+    check_scaled(runtime, &inputs, &parameters, &scales, "70,000 rows");
+}
+
+/// More blocks of heads, in the sum of the dt_bias terms, than one dispatch has workgroups along y.
+pub(crate) fn more_heads_than_an_axis_holds(runtime: &Runtime) {
+    let heads = 65_536 * runtime.lanes() as usize + 3;
+    let mut inputs = geometry(1, 0, 0, 1, heads, 0).backward_inputs().map(|name, shape| {
+        let element = |i: usize| (i % 1000 + name.len()) as f32 * 1e-3 - 0.5;
+        HostTensor::from_f32(&shape, (0..shape.iter().product()).map(element).collect()).unwrap()
+    });
+    inputs.projected.as_f32_mut().unwrap().iter_mut().for_each(|x| *x -= 4.0);
+    let found = check(runtime, &inputs, &Parameters::default(), &format!("{heads} heads"));
+    // One row: the sum is its term.
+    assert_eq!(found.dt_bias_gradient.as_f32(), found.dt_bias_partial.as_f32());
+}
+
+/// The last element that a binding holds is reached, and nothing larger is begun. On devices in host memory no more
+/// is taken than fits beside other tests.
+pub(crate) fn rows_that_fill_a_binding(_: &Runtime) {
+    let runtime = Runtime::new(&gpu::options()).unwrap();
+    let limits = &runtime.device().limits;
+    let limit = limits
+        .max_storage_buffer_range
+        .min(limits.max_buffer_size)
+        .min(limits.max_memory_allocation_size);
+    let rows = 128;
+    // z and x, so that one packed element more would not fit.
+    let inner_size = |bytes: u64| (bytes / 4 / 2) as usize / rows;
+    let before = runtime.memory();
+    let beyond = geometry(rows, inner_size(limit) + 1, 0, 0, 0, 0);
+    // Never read, so that the system need not even find memory for it.
+    let zeros = beyond
+        .backward_inputs()
+        .map(|_, shape| HostTensor::from_f32(&shape, vec![0.0; shape.iter().product()]).unwrap());
+    let refused = preprocess_backward::run(&runtime, &zeros, &Parameters::default()).map(drop);
+    let Err(Error::TensorTooLarge { tensor, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!((tensor.as_str(), runtime.memory()), ("projected", before));
+
+    let bytes = if runtime.device().software() { limit.min(1 << 27) } else { limit };
+    let sizes = geometry(rows, inner_size(bytes), 0, 0, 0, 0);
+    let inputs = sizes.backward_inputs().map(|name, shape| {
+        let first = if name == "z_gradient" { 1 } else { 0x8000_0000u32 };
+        let element = |i: u32| f32::from_bits(first + i % 0x7f00_0000);
+        let count = shape.iter().product::<usize>() as u32;
+        HostTensor::from_f32(&shape, (0..count).map(element).collect()).unwrap()
+    });
+    let found = run_poisoned(&runtime, &inputs, &Parameters::default()).projected_gradient;
+    let width = sizes.inner_size;
+    for (row, found) in found.bytes().chunks_exact(8 * width).enumerate() {
+        let source = |tensor: &HostTensor| tensor.bytes()[row * 4 * width..][..4 * width].to_vec();
+        let (z, x) = found.split_at(4 * width);
+        assert!(z == source(&inputs.z_gradient) && x == source(&inputs.x_gradient), "row {row}");
+    }
+    runtime.finish().unwrap();
+}
