@@ -1,12 +1,16 @@
 //! Files as NumPy writes them, files that lie, and sets that cannot be written.
 
 mod allocation;
+mod archive_tests;
+mod property_tests;
 mod reading_tests;
 mod writing_tests;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+const MEBIBYTE: usize = 1 << 20;
 
 /// A `.npy` file: the dictionary's text under the given version, then the data.
 fn npy(version: u8, dictionary: &str, data: &[u8]) -> Vec<u8> {
@@ -24,6 +28,11 @@ fn npy(version: u8, dictionary: &str, data: &[u8]) -> Vec<u8> {
 /// The dictionary that NumPy writes.
 fn dictionary(descr: &str, fortran_order: &str, shape: &str) -> String {
     format!("{{'descr': '{descr}', 'fortran_order': {fortran_order}, 'shape': {shape}, }}")
+}
+
+/// float32 elements with the least significant byte first.
+fn little(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// A folder of its own, removed when dropped.
