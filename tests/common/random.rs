@@ -9,6 +9,23 @@ use backslang::kernels::mamba3::preprocess;
 use backslang::reference;
 use fastrand::Rng;
 
+/// Runs `property` with many generators; a panic in it prints the seed, which `BACKSLANG_TEST_SEED` runs again.
+pub fn for_seeds(count: usize, property: impl Fn(&mut Rng)) {
+    struct Tell(u64);
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("BACKSLANG_TEST_SEED={}", self.0);
+            }
+        }
+    }
+    let fixed = std::env::var("BACKSLANG_TEST_SEED").ok().map(|seed| seed.parse().unwrap());
+    for _ in 0..if fixed.is_some() { 1 } else { count } {
+        let tell = Tell(fixed.unwrap_or_else(|| fastrand::u64(..)));
+        property(&mut Rng::with_seed(tell.0));
+    }
+}
+
 /// What a random schedule looks like.
 #[derive(Debug, Clone, Copy)]
 pub struct ScheduleCase {
