@@ -12,6 +12,7 @@ mod failures;
 mod goldens;
 mod harness;
 mod help;
+mod indices;
 mod inputs;
 #[cfg(unix)]
 mod interrupts;
