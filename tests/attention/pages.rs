@@ -44,7 +44,7 @@ pub(crate) fn page_sizes(runtime: &Runtime) {
         let case = AttentionCase { schedule, ..case };
         let mut problem = case.problem(82, f32::NAN);
         let expected = check(runtime, &problem, &format!("pages of {page_size}"));
-        for options in settings(problem.options).step_by(3) {
+        for options in settings(problem.options).step_by(7) {
             problem.options = options;
             assert_same(&run_poisoned(runtime, &problem), &expected, &format!("{options:?}"));
         }
@@ -65,7 +65,7 @@ pub(crate) fn one_page_many_times(runtime: &Runtime) {
         };
         let mut problem = problem(case, 5, 4, schedule);
         let expected = check(runtime, &problem, "one page many times");
-        for options in settings(problem.options).step_by(3) {
+        for options in settings(problem.options).step_by(7) {
             problem.options = options;
             assert_same(&run_poisoned(runtime, &problem), &expected, &format!("{options:?}"));
         }
@@ -84,7 +84,7 @@ pub(crate) fn last_partial_page(runtime: &Runtime) {
             positions,
         };
         let mut problem = problem(busy_case(false, position_dim), 3, 16, schedule);
-        for options in settings(problem.options).step_by(3) {
+        for options in settings(problem.options).step_by(7) {
             problem.options = options;
             let mut rng = Rng::with_seed(83);
             let mut with = |fill: &mut dyn FnMut(&mut Rng) -> f32| {
