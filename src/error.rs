@@ -108,16 +108,16 @@ pub enum Error {
     #[error("{} validation message(s); first: {}", .0.len(), .0.first().map_or("", |m| m.as_str()))]
     Validation(Vec<String>),
     /// Memory of the host or the device ran out.
-    #[error("out of {place} memory for {what}: asked for {asked} bytes, {available} available")]
+    #[error("out of {place} memory for {what}{}", Sizes(*asked, *available))]
     OutOfMemory {
         /// `device` or `host`.
         place: &'static str,
         /// What the memory was for.
         what: String,
-        /// Bytes asked for.
-        asked: u64,
-        /// Bytes that the heap still had, as far as the driver says.
-        available: u64,
+        /// Bytes asked for, where it was for an array.
+        asked: Option<u64>,
+        /// Bytes that the device's heap still had, as far as the driver says.
+        available: Option<u64>,
     },
     /// Every slot of the bindless heap is taken.
     #[error("the bindless heap is full: all {slots} slots are in use (raise `heap_slots`)")]
@@ -208,5 +208,20 @@ impl fmt::Display for RejectedList<'_> {
             write!(f, "{}{device}: {reason}", if i == 0 { "" } else { "; " })?;
         }
         Ok(())
+    }
+}
+
+struct Sizes(Option<u64>, Option<u64>);
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(asked, available) = self;
+        if let Some(asked) = asked {
+            write!(f, ": asked for {asked} bytes")?;
+        }
+        match available {
+            Some(available) => write!(f, ", {available} available"),
+            None => Ok(()),
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ash::{ext, khr, vk};
 
+use super::faults::Over;
 use super::{Named, Physical};
 use crate::error::{Error, Result};
 use crate::runtime::validation::{Canary, Validation};
@@ -18,6 +19,8 @@ pub(in crate::runtime) struct Instance {
     handle: ash::Instance,
     /// What the messenger writes to; outlives the handle.
     canary: Arc<Canary>,
+    /// There when tests let calls fail.
+    _over: Option<Over>,
     /// The loaded library; outlives everything that came from it.
     entry: ash::Entry,
 }
@@ -33,7 +36,8 @@ impl Instance {
         let canary = Arc::new(Canary::default());
         let layer_extensions = if validation.any() { layer_extensions(&entry)? } else { vec![] };
         let handle = create(&entry, validation, &layer_extensions, &canary)?;
-        let mut instance = Self { messenger: None, handle, canary, entry };
+        let (handle, over) = Over::new(&entry, handle);
+        let mut instance = Self { messenger: None, handle, canary, _over: over, entry };
         if validation.any() {
             let debug_utils = ext::debug_utils::Instance::new(&instance.entry, &instance.handle);
             // SAFETY: the canary that the messenger points to lives as long as the instance.
