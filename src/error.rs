@@ -91,6 +91,9 @@ pub enum Error {
     /// The Vulkan loader could not be opened.
     #[error("no Vulkan loader: {0} (install libvulkan1, vulkan-loader or a GPU driver)")]
     NoLoader(String),
+    /// The loader found no driver that it could open; the text says where it looked and what it says.
+    #[error("no Vulkan driver: {0} (install a GPU's driver; for software: Mesa's lavapipe)")]
+    NoDriver(String),
     /// No device fits; each rejected one with its reason.
     #[error("no usable Vulkan device{}: {}", .asked.as_ref().map(|a| format!(" for `{a}`")).unwrap_or_default(), RejectedList(.rejected))]
     NoDevice {
@@ -174,6 +177,7 @@ impl Error {
             Self::TooLarge { .. } => "too-large",
             Self::TensorTooLarge { .. } => "tensor-too-large",
             Self::NoLoader(_) => "no-loader",
+            Self::NoDriver(_) => "no-driver",
             Self::NoDevice { .. } => "no-device",
             Self::NoValidationLayer(_) => "no-validation-layer",
             Self::Validation(_) => "validation",
@@ -201,7 +205,7 @@ impl fmt::Display for RejectedList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str(
-                "the loader found none (install a driver; for software: Mesa's lavapipe)",
+                "the drivers found none (install a GPU's driver; for software: Mesa's lavapipe)",
             );
         }
         for (i, Rejected { device, reason }) in self.0.iter().enumerate() {

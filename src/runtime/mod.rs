@@ -92,7 +92,7 @@ pub struct Usage {
 /// Lists every Vulkan device, usable or not, in the loader's order.
 ///
 /// # Errors
-/// [`Error::NoLoader`], [`Error::NoValidationLayer`], and [`Error::NoDevice`] when there is no driver.
+/// [`Error::NoLoader`], [`Error::NoDriver`], [`Error::NoValidationLayer`].
 pub fn devices(validation: Validation) -> Result<Vec<DeviceInfo>> {
     let instance = raw::Instance::new(validation)?;
     let devices = instance.physical_devices()?.into_iter().map(|d| d.info).collect();
@@ -116,8 +116,8 @@ impl Runtime {
     /// been seen to lock each other out within NVIDIA's driver.
     ///
     /// # Errors
-    /// [`Error::NoLoader`], [`Error::NoValidationLayer`], [`Error::NoDevice`] with the reason for each device that was
-    /// rejected, [`Error::Unsupported`] when the subgroup size cannot be had, [`Error::Validation`].
+    /// [`Error::NoLoader`], [`Error::NoDriver`], [`Error::NoValidationLayer`], [`Error::NoDevice`] with the reason for
+    /// each device that was rejected, [`Error::Unsupported`] when the subgroup size cannot be had, [`Error::Validation`].
     pub fn new(options: &RuntimeOptions) -> Result<Self> {
         Self::open(options, None)
     }

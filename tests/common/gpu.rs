@@ -166,7 +166,11 @@ pub fn trial_alone(name: &str, test: fn(&Runtime)) -> Trial {
 /// Whether an error means that there is nothing to test on, and tests may do without.
 fn is_missing(error: &Error) -> bool {
     let required = std::env::var("BACKSLANG_REQUIRE_DEVICE").is_ok_and(|text| text == "1");
-    !required && matches!(error, Error::NoLoader(_) | Error::NoDevice { asked: None, .. })
+    let missing = matches!(
+        error,
+        Error::NoLoader(_) | Error::NoDriver(_) | Error::NoDevice { asked: None, .. }
+    );
+    !required && missing
 }
 
 /// The error's text, with every validation message.
