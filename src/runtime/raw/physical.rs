@@ -179,7 +179,6 @@ fn largest_heap(instance: &ash::Instance, handle: vk::PhysicalDevice) -> u64 {
         .unwrap_or(0)
 }
 
-/// A family that computes: preferably one that can time, and of those one that does not draw.
 fn queue_family(
     instance: &ash::Instance,
     handle: vk::PhysicalDevice,
@@ -187,8 +186,16 @@ fn queue_family(
 ) -> Option<QueueFamily> {
     // SAFETY: the handle comes from this instance.
     let families = unsafe { instance.get_physical_device_queue_family_properties(handle) };
+    choose_family(&families, timestamp_period)
+}
+
+/// A family that computes: preferably one that can time, and of those one that does not draw.
+fn choose_family(
+    families: &[vk::QueueFamilyProperties],
+    timestamp_period: f32,
+) -> Option<QueueFamily> {
     let (index, family) = (0..)
-        .zip(&families)
+        .zip(families)
         .filter(|(_, f)| f.queue_count > 0 && f.queue_flags.contains(vk::QueueFlags::COMPUTE))
         .min_by_key(|(_, f)| {
             (f.timestamp_valid_bits == 0, f.queue_flags.contains(vk::QueueFlags::GRAPHICS))
@@ -198,4 +205,79 @@ fn queue_family(
 
 fn text<E>(name: Result<&CStr, E>) -> String {
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn family(queue_flags: vk::QueueFlags, timestamp_valid_bits: u32) -> vk::QueueFamilyProperties {
+        vk::QueueFamilyProperties {
+            queue_flags,
+            queue_count: 1,
+            timestamp_valid_bits,
+            ..<_>::default()
+        }
+    }
+
+    #[test]
+    fn the_queue_computes_times_and_preferably_does_not_draw() {
+        let all = vk::QueueFlags::GRAPHICS | vk::QueueFlags::COMPUTE;
+        let index = |families: &[_]| choose_family(families, 1.0).map(|f| f.index);
+        let copies = family(vk::QueueFlags::TRANSFER, 64);
+        let [draws, computes] = [family(all, 64), family(vk::QueueFlags::COMPUTE, 64)];
+        let untimed = family(vk::QueueFlags::COMPUTE, 0);
+        assert_eq!(index(&[copies, draws, computes]), Some(2));
+        assert_eq!(index(&[untimed, draws]), Some(1));
+        assert_eq!(index(&[copies, untimed]), Some(1));
+        assert_eq!(index(&[copies]), None);
+        let gone = vk::QueueFamilyProperties { queue_count: 0, ..computes };
+        assert_eq!(index(&[gone, draws]), Some(1));
+    }
+
+    #[test]
+    fn the_heap_keeps_to_every_limit() {
+        let slots = |values: [u32; 4]| {
+            let [stage, set, resources, pools] = values;
+            let mut p = Properties::default();
+            p.v12.max_per_stage_descriptor_update_after_bind_storage_buffers = stage;
+            p.v12.max_descriptor_set_update_after_bind_storage_buffers = set;
+            p.v12.max_per_stage_update_after_bind_resources = resources;
+            p.v12.max_update_after_bind_descriptors_in_all_pools = pools;
+            limits(&vk::PhysicalDeviceLimits::default(), &p).max_heap_slots
+        };
+        for least in 0..4 {
+            let mut values = [1000; 4];
+            values[least] = 10;
+            assert_eq!(slots(values), 10, "{least}");
+        }
+    }
+
+    #[test]
+    fn float_controls_are_those_of_f32() {
+        type Property = fn(&mut vk::PhysicalDeviceVulkan12Properties<'static>) -> &mut vk::Bool32;
+        let properties: [(Property, FloatControls); 3] = [
+            (
+                |p| &mut p.shader_signed_zero_inf_nan_preserve_float32,
+                FloatControls { signed_zero_inf_nan_preserve: true, ..<_>::default() },
+            ),
+            (
+                |p| &mut p.shader_denorm_preserve_float32,
+                FloatControls { denorm_preserve: true, ..<_>::default() },
+            ),
+            (
+                |p| &mut p.shader_rounding_mode_rte_float32,
+                FloatControls { rounding_mode_rte: true, ..<_>::default() },
+            ),
+        ];
+        for (property, expected) in properties {
+            let mut v12 = vk::PhysicalDeviceVulkan12Properties::default()
+                .denorm_behavior_independence(vk::ShaderFloatControlsIndependence::NONE)
+                .rounding_mode_independence(vk::ShaderFloatControlsIndependence::NONE);
+            *property(&mut v12) = vk::TRUE;
+            assert_eq!(float_controls(&v12), expected);
+            v12.rounding_mode_independence = vk::ShaderFloatControlsIndependence::TYPE_32_ONLY;
+            assert!(float_controls(&v12).rounding_independent);
+        }
+    }
 }
