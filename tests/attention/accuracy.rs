@@ -203,18 +203,16 @@ pub(crate) fn live_nan_stays_with_its_row(runtime: &Runtime) {
     }
 }
 
-/// Probabilities down to the smallest that f32 has in full: a few ulp each, relative. Drivers' own `exp` is tens of ulp
-/// off there, which a norm over larger ones hides.
-pub(crate) fn small_probabilities(runtime: &Runtime) {
-    let scores: Vec<f32> = (0..=870).map(|i| i as f32 * -0.1).collect();
+/// A row for each score, each on a page of its own with one token. Maximum 0, denominator 1, delta 0: p is e^score, and
+/// so are ds and all gradients but that of k.
+pub(crate) fn given_scores(scores: &[f32]) -> (BackwardInputs<HostTensor>, Schedule) {
     let n = scores.len();
-    let ones = || HostTensor::from_f32(&[n, 1, 1], vec![1.0; n]).unwrap();
+    let rows = |data| HostTensor::from_f32(&[n, 1, 1], data).unwrap();
     let page_of_one = || HostTensor::from_f32(&[n, 1, 1, 1], vec![1.0; n]).unwrap();
     let inputs = BackwardInputs {
-        q: HostTensor::from_f32(&[n, 1, 1], scores.clone()).unwrap(),
+        q: rows(scores.to_vec()),
         history: History::Separate { k: page_of_one(), v: page_of_one() },
-        output_gradient: ones(),
-        // Maximum 0, denominator 1, delta 0: p is e^score, and so are ds and all gradients but that of k.
+        output_gradient: rows(vec![1.0; n]),
         statistics: Some(HostTensor::from_f32(&[n, 1, 3], [0.0, 1.0, 0.0].repeat(n)).unwrap()),
         output: None,
     };
@@ -226,6 +224,14 @@ pub(crate) fn small_probabilities(runtime: &Runtime) {
         sequence_ids: each(),
         positions: Some(vec![0; n]),
     };
+    (inputs, schedule)
+}
+
+/// Probabilities down to the smallest that f32 has in full: a few ulp each, relative. Drivers' own `exp` is tens of ulp
+/// off there, which a norm over larger ones hides.
+pub(crate) fn small_probabilities(runtime: &Runtime) {
+    let scores: Vec<f32> = (0..=870).map(|i| i as f32 * -0.1).collect();
+    let (inputs, schedule) = given_scores(&scores);
     let run = backward::run(runtime, &inputs, &schedule, &Options::new(1.0)).unwrap();
     for (gradient, found) in &run.outputs.gradients {
         for (&score, &found) in scores.iter().zip(found.as_f32().unwrap()) {

@@ -8,6 +8,7 @@ use backslang::runtime::Runtime;
 use crate::common::compare::assert_same_bits;
 use crate::common::random::AttentionCase;
 
+use crate::accuracy::given_scores;
 use crate::support::{busy_case, run_poisoned, small};
 
 /// Several calls on one uploaded plan in one submission.
@@ -105,4 +106,15 @@ pub(crate) fn nothing_is_dispatched_for_nothing(runtime: &Runtime) {
         |case| (case.schedule.pages, case.schedule.max_length) = (0, 0);
     assert_eq!(launched(no_pages, false), expected(&[query]));
     assert_eq!(launched(no_pages, true), expected(&[query]));
+}
+
+/// What is not asked for has no tensor: a kernel that stored it would store it in the dummy.
+pub(crate) fn nothing_is_stored_unasked(runtime: &Runtime) {
+    let (inputs, schedule) = given_scores(&[-0.5, -1.0, -2.0]);
+    for gradient in [Gradient::Q, Gradient::K, Gradient::V] {
+        let options = Options { gradients: Gradients::only(&[gradient]), ..Options::new(1.0) };
+        let run = backward::run(runtime, &inputs, &schedule, &options).unwrap();
+        assert_eq!(run.outputs.gradients.len(), 1);
+        assert!(runtime.dummy_holds().unwrap(), "{gradient:?}");
+    }
 }
