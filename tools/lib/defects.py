@@ -1,37 +1,96 @@
 """Seed one defect after another into a copy of the sources and see that the tests go red for each.
 
-Called by tools/defects with the repository's root, in the environment of tools/setup.
+Called by tools/defects with the repository's root and parts of defects' names, in the environment of tools/setup.
 """
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Dict, NamedTuple, Tuple
 
 QUERY = "shaders/attention/query_backward.slang"
 HISTORY = "shaders/attention/history_backward.slang"
 PREPROCESS = "shaders/mamba3/preprocess_backward.slang"
+RECORDER = "src/runtime/recorder.rs"
+COMMAND = "src/runtime/raw/command.rs"
+REQUIREMENTS = "src/runtime/raw/requirements.rs"
 
-# What is wrong, where, the right text, the wrong one, and the tests that are to see it.
+
+class Tests(NamedTuple):
+    """Which tests are to see a defect: a test binary, or lib for the unit tests; of these, those whose names contain
+    `part`; built with further arguments for cargo and run in a changed environment."""
+    binary: str
+    part: str = ""
+    cargo: Tuple[str, ...] = ()
+    env: Dict[str, str] = {}
+
+    def key(self):
+        return self.binary, self.part, self.cargo, tuple(sorted(self.env.items()))
+
+
+class Defect(NamedTuple):
+    what: str
+    file: str
+    right: str
+    wrong: str
+    tests: Tests
+
+
+ATTENTION, MAMBA3, RUNTIME, SPIRV, UNIT = map(Tests, ("attention", "mamba3", "runtime", "spirv", "lib"))
+
 DEFECTS = [
-    ("a query is dropped", HISTORY, "uint place = begin;", "uint place = begin + 1;", "attention"),
-    ("two pages are swapped", QUERY, "uint page = metadata.page(sequence, token / push.page_size);",
-     "uint page = metadata.page(sequence, token / push.page_size);\n        page = page < 2 ? 1 - page : page;",
-     "attention"),
-    ("the last lane is skipped", HISTORY, "if (d < key_dim) dot = fma(", "if (d + 1 < key_dim) dot = fma(", "attention"),
-    ("the head map is wrong", QUERY, "this.kv_head = head / (push.heads / push.kv_heads);",
-     "this.kv_head = head % push.kv_heads;", "attention"),
-    ("the binary search is off by one", HISTORY, "if (metadata.position(inverse.row(middle)) < token)",
-     "if (metadata.position(inverse.row(middle)) <= token)", "attention"),
-    ("a barrier is missing", "src/runtime/recorder.rs", "self.recording.commands.barrier(barrier);", "let _ = barrier;",
-     "runtime"),
-    ("the clamp mask is strict", PREPROCESS, "softplus >= push.dt_min", "softplus > push.dt_min", "mamba3"),
-    ("the sigmoid cancels", "shaders/shared/ssm_math.slang", "return (x >= 0.0 ? 1.0 : e) / (1.0 + e);",
-     "return 1.0 - exact_exp(-ssm_softplus(x));", "mamba3"),
-    ("zeros are not stored", HISTORY, "    store_sums<E>(slot);\n}", "    if (inverse.link_begin(slot.page) < end) store_sums<E>(slot);\n}", "attention"),
-    ("the dt_bias chunks have another length", "src/kernels/mamba3/preprocess_backward.rs",
-     "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };",
-     "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks.saturating_sub(1) };", "mamba3"),
+    # Kernels.
+    Defect("a query is dropped", HISTORY, "uint place = begin;", "uint place = begin + 1;",
+           ATTENTION._replace(part="golden")),
+    Defect("two pages are swapped", QUERY, "uint page = metadata.page(sequence, token / push.page_size);",
+           "uint page = metadata.page(sequence, token / push.page_size);\n        page = page < 2 ? 1 - page : page;",
+           ATTENTION._replace(part="golden")),
+    Defect("the last lane is skipped", HISTORY, "if (d < key_dim) dot = fma(", "if (d + 1 < key_dim) dot = fma(",
+           ATTENTION._replace(part="golden")),
+    Defect("the head map is wrong", QUERY, "this.kv_head = head / (push.heads / push.kv_heads);",
+           "this.kv_head = head % push.kv_heads;", ATTENTION._replace(part="head_map")),
+    Defect("the binary search is off by one", HISTORY, "if (metadata.position(inverse.row(middle)) < token)",
+           "if (metadata.position(inverse.row(middle)) <= token)", ATTENTION._replace(part="history_settings")),
+    Defect("zeros are not stored", HISTORY, "    store_sums<E>(slot);\n}",
+           "    if (inverse.link_begin(slot.page) < end) store_sums<E>(slot);\n}", ATTENTION._replace(part="golden")),
+    Defect("the clamp mask is strict", PREPROCESS, "softplus >= push.dt_min", "softplus > push.dt_min", MAMBA3),
+    Defect("the sigmoid cancels", "shaders/shared/ssm_math.slang", "return (x >= 0.0 ? 1.0 : e) / (1.0 + e);",
+           "return 1.0 - exact_exp(-ssm_softplus(x));", MAMBA3),
+    Defect("the driver's exp is used", HISTORY, "float p = exact_exp(", "float p = exp(",
+           ATTENTION._replace(part="small_probabilities")),
+    # What zeroed memory hides, and devices of one subgroup size.
+    Defect("the cache is taken for filled", HISTORY, "    cached = false;\n", "", SPIRV),
+    Defect("the position sums are not cleared", HISTORY, "position_sum[j] = 0.0;", "position_cache[j] = 0.0;", SPIRV),
+    Defect("the dummy is not cleared", "src/runtime/mod.rs", "runtime.core.fill_dummy(0)?;", "",
+           RUNTIME._replace(part="dummy")),
+    Defect("full subgroups are not asked for", "src/runtime/raw/pipeline.rs", "if desc.full_subgroups {", "if false {",
+           UNIT),
+    Defect("a heap index is computed", "shaders/attention/clear_pages.slang", "load_word(push.pages_index,",
+           "load_word(push.pages_index + group.y,", SPIRV),
+    # The runtime and the host side.
+    Defect("a barrier is missing", RECORDER, "self.recording.commands.barrier(barrier);", "let _ = barrier;", RUNTIME),
+    Defect("the host does not wait for copies", COMMAND,
+           "self.barrier(Barrier { before: Stages::TRANSFER, after: Stages::HOST });", "",
+           RUNTIME._replace(part="barriers")),
+    Defect("submissions do not wait for one another", COMMAND,
+           "self.barrier(Barrier { before: Stages::ALL, after: Stages::ALL });", "", RUNTIME._replace(part="barriers")),
+    Defect("a feature is used unasked", REQUIREMENTS,
+           'feature("maintenance4", None, |f| &mut f.v13.maintenance4),', "", RUNTIME._replace(part="usable")),
+    Defect("a capability is used unasked", REQUIREMENTS,
+           'subgroup("subgroup arithmetic", 63, vk::SubgroupFeatureFlags::ARITHMETIC),', "", UNIT),
+    Defect("idle memory is not given up", "src/runtime/memory.rs", " || !self.trim()", "",
+           RUNTIME._replace(part="idle_memory")),
+    Defect("uploads do not wait for staging", "src/runtime/transfer.rs", "oldest.wait()?;", "drop(oldest);",
+           RUNTIME._replace(part="staging")),
+    Defect("the value gradient is always stored", "src/kernels/attention/backward/call.rs",
+           "need_value: need(Gradient::V),", "need_value: true,", ATTENTION._replace(part="unasked")),
+    Defect("the dt_bias chunks have another length", "src/kernels/mamba3/preprocess_backward.rs",
+           "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };",
+           "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks.saturating_sub(1) };", MAMBA3),
+    Defect("stale SPIR-V is taken", "build/committed.rs", "if committed.sources != sources.hash() {", "if false {",
+           Tests("build_files", "committed_modules")),
 ]
 
 
@@ -47,10 +106,12 @@ def copy_of(root):
     return copy
 
 
-def test(copy, binary):
-    """The exit status of one test binary and what it printed."""
-    command = ["cargo", "test", "--locked", "--test", binary, "--target-dir", copy.parent / "build"]
-    done = subprocess.run(command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+def test(copy, tests):
+    """The exit status of the tests and what they printed."""
+    target = ["--lib"] if tests.binary == "lib" else ["--test", tests.binary]
+    command = ["cargo", "test", "--locked", *target, *tests.cargo, "--target-dir", copy.parent / "build"]
+    done = subprocess.run([*command, "--", tests.part] if tests.part else command, cwd=copy,
+                          env={**os.environ, **tests.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout
 
@@ -60,32 +121,34 @@ def verdict(status, output):
     failed = re.findall(r"^test (?:\[\w+\] +)?(\S+) +\.\.\. FAILED", output, re.MULTILINE)
     if failed:
         return ", ".join(failed[:3]) + (f" and {len(failed) - 3} more" if len(failed) > 3 else "")
-    if status and "could not compile" in output or "custom build command" in output:
+    if status and ("could not compile" in output or "custom build command" in output):
         raise SystemExit(f"error: the defect does not build\n{output[-2000:]}")
-    return "the test binary died" if status else None
+    teardown = re.search(r"^tear-down failed: (.*)", output, re.MULTILINE)
+    return teardown[0] if teardown else "the test binary died" if status else None
 
 
-def main(root):
+def main(root, parts):
     root = Path(root)
+    defects = [d for d in DEFECTS if not parts or any(part in d.what for part in parts)]
     copy = copy_of(root)
-    for binary in sorted({defect[-1] for defect in DEFECTS}):
-        status, output = test(copy, binary)
-        if status:
-            raise SystemExit(f"error: {binary} fails without any defect\n{output[-2000:]}")
+    for tests in {d.tests.key(): d.tests for d in defects}.values():
+        status, output = test(copy, tests)
+        if status or not re.search(r"test result: ok\. [1-9]", output):
+            raise SystemExit(f"error: {tests.binary} {tests.part} fails without any defect\n{output[-2000:]}")
     missed = 0
-    for what, name, right, wrong, binary in DEFECTS:
+    for what, name, right, wrong, tests in defects:
         path = copy / name
         text = path.read_text()
-        if text.count(right) < 1:
+        if right not in text:
             raise SystemExit(f"error: {name} no longer has the text of the defect `{what}`: {right}")
         path.write_text(text.replace(right, wrong, 1))
-        caught = verdict(*test(copy, binary))
+        caught = verdict(*test(copy, tests))
         path.write_text(text)
         missed += caught is None
         print(f"{what:<42} {caught or 'NOT SEEN'}", flush=True)
-    print(f"{len(DEFECTS) - missed} passed, {missed} failed")
+    print(f"{len(defects) - missed} passed, {missed} failed")
     return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
