@@ -91,6 +91,9 @@ pub enum Error {
     /// The Vulkan loader could not be opened.
     #[error("no Vulkan loader: {0} (install libvulkan1, vulkan-loader or a GPU driver)")]
     NoLoader(String),
+    /// The loader found no driver that it could open; the text says where it looked and what it says.
+    #[error("no Vulkan driver: {0} (install a GPU's driver; for software: Mesa's lavapipe)")]
+    NoDriver(String),
     /// No device fits; each rejected one with its reason.
     #[error("no usable Vulkan device{}: {}", .asked.as_ref().map(|a| format!(" for `{a}`")).unwrap_or_default(), RejectedList(.rejected))]
     NoDevice {
@@ -108,16 +111,16 @@ pub enum Error {
     #[error("{} validation message(s); first: {}", .0.len(), .0.first().map_or("", |m| m.as_str()))]
     Validation(Vec<String>),
     /// Memory of the host or the device ran out.
-    #[error("out of {place} memory for {what}: asked for {asked} bytes, {available} available")]
+    #[error("out of {place} memory for {what}{}", Sizes(*asked, *available))]
     OutOfMemory {
         /// `device` or `host`.
         place: &'static str,
         /// What the memory was for.
         what: String,
-        /// Bytes asked for.
-        asked: u64,
-        /// Bytes that the heap still had, as far as the driver says.
-        available: u64,
+        /// Bytes asked for, where it was for an array.
+        asked: Option<u64>,
+        /// Bytes that the device's heap still had, as far as the driver says.
+        available: Option<u64>,
     },
     /// Every slot of the bindless heap is taken.
     #[error("the bindless heap is full: all {slots} slots are in use (raise `heap_slots`)")]
@@ -174,6 +177,7 @@ impl Error {
             Self::TooLarge { .. } => "too-large",
             Self::TensorTooLarge { .. } => "tensor-too-large",
             Self::NoLoader(_) => "no-loader",
+            Self::NoDriver(_) => "no-driver",
             Self::NoDevice { .. } => "no-device",
             Self::NoValidationLayer(_) => "no-validation-layer",
             Self::Validation(_) => "validation",
@@ -201,12 +205,27 @@ impl fmt::Display for RejectedList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str(
-                "the loader found none (install a driver; for software: Mesa's lavapipe)",
+                "the drivers found none (install a GPU's driver; for software: Mesa's lavapipe)",
             );
         }
         for (i, Rejected { device, reason }) in self.0.iter().enumerate() {
             write!(f, "{}{device}: {reason}", if i == 0 { "" } else { "; " })?;
         }
         Ok(())
+    }
+}
+
+struct Sizes(Option<u64>, Option<u64>);
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(asked, available) = self;
+        if let Some(asked) = asked {
+            write!(f, ": asked for {asked} bytes")?;
+        }
+        match available {
+            Some(available) => write!(f, ", {available} available"),
+            None => Ok(()),
+        }
     }
 }

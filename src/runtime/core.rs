@@ -138,31 +138,31 @@ impl Core {
         self.health.check()?;
         recording.commands.end()?;
         let outcome = Arc::<Outcome>::default();
-        let submitted = {
-            let mut in_flight = lock(&self.in_flight);
-            let value = in_flight.last + 1;
-            self.device.submit(&recording.commands, &self.timeline, value).map(|()| {
-                in_flight.last = value;
-                let outcome = outcome.clone();
-                in_flight.list.push_back(Entry { value, recording, outcome });
-                value
-            })
-        };
-        let value = submitted.map_err(|error| self.explain(error))?;
+        let value = self.enqueue(recording, outcome.clone())?;
         self.reap();
         self.check()?;
         Ok((value, outcome))
     }
 
-    /// Waits for a submission.
-    pub(super) fn wait(&self, value: u64) -> Result<()> {
-        self.timeline.wait(value).map_err(|error| self.explain(error))?;
-        self.reap();
-        self.check()
+    fn enqueue(&self, recording: Recording, outcome: Arc<Outcome>) -> Result<u64> {
+        let mut in_flight = lock(&self.in_flight);
+        let value = in_flight.last + 1;
+        let submitted = self.device.submit(&recording.commands, &self.timeline, value);
+        if let Err(error) = submitted {
+            drop(in_flight);
+            return Err(self.explain(error, Some(&recording)));
+        }
+        in_flight.last = value;
+        in_flight.list.push_back(Entry { value, recording, outcome });
+        Ok(value)
     }
 
-    pub(super) fn simulate_loss(&self) {
-        self.timeline.simulate_loss();
+    /// Waits for a submission.
+    pub(super) fn wait(&self, value: u64) -> Result<()> {
+        self.timeline.wait(value).map_err(|error| self.explain(error, None))?;
+        self.reap();
+        self.health.check()?;
+        self.check()
     }
 
     /// Waits for all submissions; says whether there were any.
@@ -181,12 +181,22 @@ impl Core {
     pub(super) fn reap(&self) {
         let done = {
             let mut in_flight = lock(&self.in_flight);
-            let Ok(reached) = self.timeline.reached() else { return };
+            let reached = match self.timeline.reached() {
+                Ok(reached) => reached,
+                Err(error) => {
+                    let running = in_flight.list.front().map(|entry| &entry.recording);
+                    return self.health.note(&error, running);
+                }
+            };
             let count = in_flight.list.iter().take_while(|e| e.value <= reached).count();
             let done: Vec<_> = in_flight.list.drain(..count).collect();
             for entry in &done {
                 // Set under the lock: who finds its submission gone from the list finds the outcome.
-                let _ = entry.outcome.set(entry.recording.stamps.read(&self.device));
+                let timings = entry.recording.stamps.read(&self.device);
+                if let Err(error) = &timings {
+                    self.health.note(error, Some(&entry.recording));
+                }
+                let _ = entry.outcome.set(timings);
             }
             done
         };
@@ -236,15 +246,13 @@ impl Core {
         self.heap.take(buffer, 0..bytes).ok_or_else(|| self.heap.full())
     }
 
-    /// Names what was running when the device was lost.
-    fn explain(&self, error: Error) -> Error {
-        match error {
-            Error::DeviceLost { .. } => {
-                let running = lock(&self.in_flight).list.front().map(|e| e.recording.summary());
-                self.health.lose(running)
-            }
-            other => other,
-        }
+    /// Names what was running when the device was lost: what is in flight, else what was to be.
+    fn explain(&self, error: Error, next: Option<&Recording>) -> Error {
+        let in_flight = lock(&self.in_flight);
+        let running = in_flight.list.front().map(|entry| &entry.recording);
+        self.health.note(&error, running.or(next));
+        drop(in_flight);
+        self.health.check().err().unwrap_or(error)
     }
 }
 
@@ -252,21 +260,31 @@ impl Core {
 #[derive(Debug, Default)]
 struct Health {
     lost: AtomicBool,
+    /// What was running when it was lost, until somebody is told.
+    during: Mutex<Option<String>>,
 }
 
 impl Health {
+    /// Only the first error says during what the device was lost.
     fn check(&self) -> Result<()> {
         match self.lost.load(Ordering::Acquire) {
-            true => Err(Error::DeviceLost { during: None }),
+            true => Err(Error::DeviceLost { during: lock(&self.during).take() }),
             false => Ok(()),
         }
     }
 
-    /// Marks the device lost; only the first time does the error say during what.
-    fn lose(&self, running: Option<String>) -> Error {
-        let earlier = self.lost.swap(true, Ordering::AcqRel);
-        let during = running.unwrap_or_else(|| "a submission".into());
-        Error::DeviceLost { during: (!earlier).then_some(during) }
+    /// Marks the device lost when an error says so.
+    fn note(&self, error: &Error, running: Option<&Recording>) {
+        if matches!(error, Error::DeviceLost { .. }) {
+            self.lose(running.map_or_else(|| "a submission".into(), Recording::summary));
+        }
+    }
+
+    fn lose(&self, running: String) {
+        let mut during = lock(&self.during);
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            *during = Some(running);
+        }
     }
 }
 
@@ -278,10 +296,11 @@ mod tests {
     fn only_the_first_loss_names_a_kernel() {
         let health = Health::default();
         assert!(health.check().is_ok());
-        let Error::DeviceLost { during } = health.lose(Some("k".into())) else { panic!() };
+        health.lose("k".into());
+        health.lose("l".into());
+        let Err(Error::DeviceLost { during }) = health.check() else { panic!() };
         assert_eq!(during.as_deref(), Some("k"));
-        let Error::DeviceLost { during } = health.lose(Some("k".into())) else { panic!() };
-        assert_eq!(during, None);
+        health.lose("m".into());
         assert!(matches!(health.check(), Err(Error::DeviceLost { during: None })));
     }
 }

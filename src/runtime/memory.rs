@@ -62,8 +62,8 @@ impl Pool {
             return Err(Error::OutOfMemory {
                 place: "device",
                 what: format!("`{name}`"),
-                asked: bytes,
-                available: self.device.available_memory().min(self.largest).min(left),
+                asked: Some(bytes),
+                available: Some(self.device.available_memory().min(self.largest).min(left)),
             });
         }
         Buffer::new(&self.device, bytes, memory, name)

@@ -36,6 +36,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[doc(hidden)]
 pub use forms::Form;
 pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits};
+#[doc(hidden)]
+pub use raw::{Fault, Faults};
 pub use recorder::{Access, Recorder};
 pub use select::DeviceSelector;
 pub use submission::Submission;
@@ -90,7 +92,7 @@ pub struct Usage {
 /// Lists every Vulkan device, usable or not, in the loader's order.
 ///
 /// # Errors
-/// [`Error::NoLoader`], [`Error::NoValidationLayer`], and [`Error::NoDevice`] when there is no driver.
+/// [`Error::NoLoader`], [`Error::NoDriver`], [`Error::NoValidationLayer`].
 pub fn devices(validation: Validation) -> Result<Vec<DeviceInfo>> {
     let instance = raw::Instance::new(validation)?;
     let devices = instance.physical_devices()?.into_iter().map(|d| d.info).collect();
@@ -114,8 +116,8 @@ impl Runtime {
     /// been seen to lock each other out within NVIDIA's driver.
     ///
     /// # Errors
-    /// [`Error::NoLoader`], [`Error::NoValidationLayer`], [`Error::NoDevice`] with the reason for each device that was
-    /// rejected, [`Error::Unsupported`] when the subgroup size cannot be had, [`Error::Validation`].
+    /// [`Error::NoLoader`], [`Error::NoDriver`], [`Error::NoValidationLayer`], [`Error::NoDevice`] with the reason for
+    /// each device that was rejected, [`Error::Unsupported`] when the subgroup size cannot be had, [`Error::Validation`].
     pub fn new(options: &RuntimeOptions) -> Result<Self> {
         Self::open(options, None)
     }
@@ -128,6 +130,16 @@ impl Runtime {
 
     fn open(options: &RuntimeOptions, dirt: Option<u32>) -> Result<Self> {
         let instance = raw::Instance::new(options.validation)?;
+        let canary = instance.canary().clone();
+        // What the validation layer says when a part of it is taken down counts as well.
+        Self::on(instance, options, dirt).map_err(|error| canary.check().err().unwrap_or(error))
+    }
+
+    fn on(
+        instance: Arc<raw::Instance>,
+        options: &RuntimeOptions,
+        dirt: Option<u32>,
+    ) -> Result<Self> {
         let physical = instance.physical_devices()?;
         let infos: Vec<_> = physical.iter().map(|d| d.info.clone()).collect();
         let choice = select::choose(&infos, &options.device)?;
@@ -265,12 +277,6 @@ impl Runtime {
             )])),
             _ => Ok(()),
         }
-    }
-
-    /// Acts as if the device were lost, for tests: real devices do not get lost on request.
-    #[doc(hidden)]
-    pub fn simulate_device_loss(&self) {
-        self.core.simulate_loss();
     }
 
     /// Splits grids into dispatches of at most `groups` workgroups an axis, for tests.

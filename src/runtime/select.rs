@@ -92,7 +92,7 @@ fn best(devices: &[DeviceInfo]) -> Result<Choice> {
     let note = device.software().then(|| {
         let others = reasons(devices, |d| !d.usable());
         let why = match others.first() {
-            None => "no other device is there".to_owned(),
+            None => "there is no GPU".to_owned(),
             Some(other) => format!("{} {}", other.device, other.reason),
         };
         format!("{} computes on the CPU, in software: {why}", device.name)

@@ -61,11 +61,14 @@ struct Allowed {
     text: &'static str,
 }
 
+/// The id of what the loader itself says.
+const LOADER: &str = "Loader Message";
+
 /// Messages of the layer and the loader about their own set-up, each with its reason.
 const ALLOWED: &[Allowed] = &[
     // The loader reports drivers and layers on the machine that it could not open. That says something of the
     // installation; the device list shows what is left.
-    Allowed { id: "Loader Message", text: "" },
+    Allowed { id: LOADER, text: "" },
     // Advice to run core and GPU-assisted checks apart. Together they are slow, and meant.
     Allowed { id: "VALIDATION-SETTINGS", text: "not recommended as it will be very slow" },
     // GPU-assisted validation tells which features and limits it takes for itself, and which of its checks the device
@@ -83,17 +86,30 @@ const ALLOWED: &[Allowed] = &[
 #[derive(Debug, Default)]
 pub(super) struct Canary {
     messages: Mutex<Vec<String>>,
+    /// What the loader says, each line once.
+    loader: Mutex<Vec<String>>,
 }
 
 impl Canary {
     /// Takes a message in, unless it is on the allow list.
     pub(super) fn report(&self, id: &str, text: &str) {
+        if id == LOADER {
+            let mut loader = lock(&self.loader);
+            let new: Vec<_> =
+                text.lines().filter(|line| !loader.iter().any(|said| said == line)).collect();
+            loader.extend(new.into_iter().map(str::to_owned));
+        }
         if ALLOWED.iter().any(|a| a.id == id && text.contains(a.text)) {
             tracing::debug!(id, text, "allowed message");
             return;
         }
         tracing::error!(id, text, "validation message");
         lock(&self.messages).push(format!("{id}: {text}"));
+    }
+
+    /// What the loader has said.
+    pub(super) fn loader(&self) -> Vec<String> {
+        lock(&self.loader).clone()
     }
 
     /// Fails with the messages since the last look.

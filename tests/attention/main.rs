@@ -37,9 +37,9 @@ fn main() -> std::process::ExitCode {
             sizes::a_hundred_thousand_pages_without_a_reader,
         ),
         gpu::trial("seventy_thousand_heads", sizes::seventy_thousand_heads),
-        gpu::trial("dims_beside_the_tiles", sizes::dims_beside_the_tiles),
+        gpu::trial_alone("dims_beside_the_tiles", sizes::dims_beside_the_tiles),
         gpu::trial("pages_at_the_end_of_a_binding", sizes::pages_at_the_end_of_a_binding),
-        gpu::trial(
+        gpu::trial_alone(
             "tensors_beyond_a_binding_are_refused",
             sizes::tensors_beyond_a_binding_are_refused,
         ),
@@ -61,6 +61,6 @@ fn main() -> std::process::ExitCode {
         gpu::trial("nothing_is_dispatched_for_nothing", calls::nothing_is_dispatched_for_nothing),
         gpu::trial("nothing_is_stored_unasked", calls::nothing_is_stored_unasked),
         gpu::trial("launches_wait_for_what_they_read", calls::launches_wait_for_what_they_read),
-        gpu::trial("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
+        gpu::trial_alone("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
     ])
 }

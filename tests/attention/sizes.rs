@@ -81,7 +81,7 @@ pub(crate) fn seventy_thousand_heads(runtime: &Runtime) {
 
 /// Rows that no power of two divides, and all that lies around the outputs.
 pub(crate) fn dims_beside_the_tiles(_: &Runtime) {
-    let guarded = Runtime::new(&gpu::options()).unwrap();
+    let guarded = gpu::open(|_| ()).unwrap();
     guarded.guard_tensors(256);
     let dims = [16, 48, 72, 80, 96, 104, 112, 120, 160, 192];
     for (seed, (&key_dim, &value_dim)) in dims.iter().zip(dims.iter().rev()).take(5).enumerate() {
@@ -137,7 +137,7 @@ pub(crate) fn pages_at_the_end_of_a_binding(runtime: &Runtime) {
 
 /// Inputs, outputs and the plan's words beyond a binding: one error that names the tensor, before anything is uploaded.
 pub(crate) fn tensors_beyond_a_binding_are_refused(_: &Runtime) {
-    let runtime = Runtime::new(&gpu::options()).unwrap();
+    let runtime = gpu::open(|_| ()).unwrap();
     let limit = runtime.device().limits.max_storage_buffer_range as usize;
     let before = runtime.memory();
     let refused = |geometry: Geometry, name: &str| {

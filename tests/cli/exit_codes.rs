@@ -64,5 +64,5 @@ fn no_driver() {
     devices.env("VK_DRIVER_FILES", "/nowhere.json").env("VK_ICD_FILENAMES", "/nowhere.json");
     let done = outcome(&mut devices).failed(1, &["install"]);
     let kind = done.json()["error"]["kind"].as_str().unwrap().to_owned();
-    assert!(["no-device", "no-loader"].contains(&kind.as_str()), "{kind}");
+    assert!(["no-driver", "no-loader"].contains(&kind.as_str()), "{kind}");
 }

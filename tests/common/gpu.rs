@@ -5,6 +5,7 @@
 //! show as ignored, with the reason; with `BACKSLANG_REQUIRE_DEVICE=1` they fail.
 #![allow(dead_code, unreachable_pub, reason = "each test binary includes it and uses its share")]
 
+use std::cell::Cell;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -15,8 +16,14 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 /// The binary's runtime, or why there is none.
 type Shared = Result<Runtime, Error>;
 
-/// Held for writing by a trial that takes all memory there is, for reading by all others.
-static MEMORY: RwLock<()> = RwLock::new(());
+/// Held for writing by a trial that takes all memory there is or opens devices of its own, for reading by all others:
+/// devices open at once on several threads can lock each other out within a driver.
+static TURN: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    /// Whether this thread's trial runs alone.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
 
 static RUNTIME: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
 
@@ -57,22 +64,63 @@ where
     F: FnOnce(&Runtime) -> Result<(), Failed> + Send + 'static,
 {
     let run = || {
-        let _others = MEMORY.read();
+        let _others = TURN.read();
         on_shared(test)
     };
     Trial::ignorable_test(name, run).with_kind("gpu")
 }
 
-/// As [`gpu_trial`], while no other trial runs: for one that takes all memory there is.
+/// As [`gpu_trial`], while no other trial runs: for one that takes all memory there is, or calls [`open`].
 pub fn exclusive_trial<F>(name: impl Into<String>, test: F) -> Trial
 where
     F: FnOnce(&Runtime) -> Result<(), Failed> + Send + 'static,
 {
-    let run = || {
-        let _alone = MEMORY.write();
-        on_shared(test)
-    };
-    Trial::ignorable_test(name, run).with_kind("gpu")
+    Trial::ignorable_test(name, || alone(|| on_shared(test))).with_kind("gpu")
+}
+
+/// As [`exclusive_trial`], in a process of its own where Mesa keeps what it compiles, in a folder that is new: for one
+/// that opens very many devices.
+pub fn process_trial<F>(name: &'static str, test: F) -> Trial
+where
+    F: FnOnce(&Runtime) -> Result<(), Failed> + Send + 'static,
+{
+    const CHILD: &str = "BACKSLANG_TEST_PROCESS";
+    exclusive_trial(name, move |runtime| {
+        if std::env::var_os(CHILD).is_some() {
+            return test(runtime);
+        }
+        let cache = std::env::temp_dir().join(format!("backslang-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&cache)?;
+        let output = std::process::Command::new(std::env::current_exe()?)
+            .args(["--exact", name])
+            .env(CHILD, "1")
+            .env("MESA_SHADER_CACHE_DISABLE", "false")
+            .env("MESA_SHADER_CACHE_DIR", &cache)
+            .output()?;
+        std::fs::remove_dir_all(&cache)?;
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        match output.status.success() && text.contains("1 passed") {
+            true => Ok(()),
+            false => Err(text.into_owned().into()),
+        }
+    })
+}
+
+fn alone<T>(work: impl FnOnce() -> T) -> T {
+    let _turn = TURN.write();
+    ALONE.set(true);
+    let done = work();
+    ALONE.set(false);
+    done
+}
+
+/// A runtime of the trial's own, with these changes to what the environment asks for.
+pub fn open(change: impl FnOnce(&mut RuntimeOptions)) -> backslang::Result<Runtime> {
+    assert!(ALONE.get(), "a trial that opens a device must be an exclusive one");
+    let mut options = options();
+    change(&mut options);
+    Runtime::new(&options)
 }
 
 fn on_shared(test: impl FnOnce(&Runtime) -> Result<(), Failed>) -> Result<Completion, Failed> {
@@ -88,19 +136,15 @@ pub fn validated_trial<F>(name: impl Into<String>, test: F) -> Trial
 where
     F: FnOnce(Runtime) -> Result<(), Failed> + Send + 'static,
 {
-    let run = move || {
-        let _others = MEMORY.read();
-        let options = RuntimeOptions { validation: Validation::STANDARD, ..options() };
-        match Runtime::new(&options) {
-            Ok(runtime) => test(runtime).map(|()| Completion::Completed),
-            Err(error @ Error::NoValidationLayer(_)) if !self::options().validation.any() => {
-                Ok(Completion::ignored_with(error))
-            }
-            Err(error) if is_missing(&error) => Ok(Completion::ignored_with(error)),
-            Err(error) => Err(in_full(&error).into()),
+    let run = || match open(|options| options.validation = Validation::STANDARD) {
+        Ok(runtime) => test(runtime).map(|()| Completion::Completed),
+        Err(error @ Error::NoValidationLayer(_)) if !options().validation.any() => {
+            Ok(Completion::ignored_with(error))
         }
+        Err(error) if is_missing(&error) => Ok(Completion::ignored_with(error)),
+        Err(error) => Err(in_full(&error).into()),
     };
-    Trial::ignorable_test(name, run).with_kind("gpu")
+    Trial::ignorable_test(name, || alone(run)).with_kind("gpu")
 }
 
 /// A trial on the binary's runtime that fails by panicking.
@@ -111,10 +155,22 @@ pub fn trial(name: &str, test: fn(&Runtime)) -> Trial {
     })
 }
 
+/// As [`trial`], while no other trial runs.
+pub fn trial_alone(name: &str, test: fn(&Runtime)) -> Trial {
+    exclusive_trial(name, move |runtime| {
+        test(runtime);
+        Ok(())
+    })
+}
+
 /// Whether an error means that there is nothing to test on, and tests may do without.
 fn is_missing(error: &Error) -> bool {
     let required = std::env::var("BACKSLANG_REQUIRE_DEVICE").is_ok_and(|text| text == "1");
-    !required && matches!(error, Error::NoLoader(_) | Error::NoDevice { asked: None, .. })
+    let missing = matches!(
+        error,
+        Error::NoLoader(_) | Error::NoDriver(_) | Error::NoDevice { asked: None, .. }
+    );
+    !required && missing
 }
 
 /// The error's text, with every validation message.

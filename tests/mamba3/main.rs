@@ -21,7 +21,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("dt_bias_is_summed_in_order", bits::dt_bias_is_summed_in_order),
         gpu::trial("repeats_share_bits", bits::repeats_share_bits),
         gpu::trial("launches_wait_for_what_they_read", bits::launches_wait_for_what_they_read),
-        gpu::trial("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
+        gpu::trial_alone("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
         gpu::trial("softplus_tails", heads::softplus_tails),
         gpu::trial("softplus_below_the_normal_range", heads::softplus_below_the_normal_range),
         gpu::trial(
@@ -38,10 +38,10 @@ fn main() -> std::process::ExitCode {
             "nonfinite_inputs_reach_what_depends_on_them",
             nonfinite::nonfinite_inputs_reach_what_depends_on_them,
         ),
-        gpu::trial("widths_beside_the_tiles", sizes::widths_beside_the_tiles),
+        gpu::trial_alone("widths_beside_the_tiles", sizes::widths_beside_the_tiles),
         gpu::trial("seventy_thousand_rows", sizes::seventy_thousand_rows),
         gpu::trial("more_heads_than_an_axis_holds", sizes::more_heads_than_an_axis_holds),
-        gpu::trial("rows_that_fill_a_binding", sizes::rows_that_fill_a_binding),
+        gpu::trial_alone("rows_that_fill_a_binding", sizes::rows_that_fill_a_binding),
         gpu::trial("passed_through_bits", bits::passed_through_bits),
     ])
 }

@@ -44,7 +44,7 @@ pub(crate) fn sizes_at_the_edges(runtime: &Runtime) {
 
 /// Rows that no power of two divides, and all that lies around the outputs.
 pub(crate) fn widths_beside_the_tiles(_: &Runtime) {
-    let guarded = Runtime::new(&gpu::options()).unwrap();
+    let guarded = gpu::open(|_| ()).unwrap();
     guarded.guard_tensors(256);
     let widths = [16, 48, 72, 80, 96, 104, 112, 120, 160, 192];
     for (&width, &other) in widths.iter().zip(widths.iter().rev()) {
@@ -77,7 +77,7 @@ pub(crate) fn more_heads_than_an_axis_holds(runtime: &Runtime) {
 /// The last element that a binding holds is reached, and nothing larger is begun. On devices in host memory no more
 /// is taken than fits beside other tests.
 pub(crate) fn rows_that_fill_a_binding(_: &Runtime) {
-    let runtime = Runtime::new(&gpu::options()).unwrap();
+    let runtime = gpu::open(|_| ()).unwrap();
     let limits = &runtime.device().limits;
     let limit = limits
         .max_storage_buffer_range

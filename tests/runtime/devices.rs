@@ -4,8 +4,9 @@ use backslang::runtime::DeviceSelector;
 
 use super::*;
 
-pub(crate) const TESTS: &[Test] = &[
-    ("the_device_is_usable", the_device_is_usable),
+pub(crate) const TESTS: &[Test] = &[("the_device_is_usable", the_device_is_usable)];
+
+pub(crate) const EXCLUSIVE: &[Test] = &[
     ("a_device_is_found_by_index_uuid_and_name", a_device_is_found_by_index_uuid_and_name),
     ("every_subgroup_size_can_be_had", every_subgroup_size_can_be_had),
 ];

@@ -1,12 +1,12 @@
-//! Handles dropped in any order, threads, several runtimes, a lost device.
+//! Handles dropped in any order, threads, several runtimes.
 
 use super::*;
 
-pub(crate) const TESTS: &[Test] = &[
+pub(crate) const TESTS: &[Test] = &[("threads_share_a_runtime", threads_share_a_runtime)];
+
+pub(crate) const EXCLUSIVE: &[Test] = &[
     ("handles_drop_in_any_order", handles_drop_in_any_order),
-    ("threads_share_a_runtime", threads_share_a_runtime),
     ("two_runtimes_coexist", two_runtimes_coexist),
-    ("a_lost_device_is_reported_once_by_kernel", a_lost_device_is_reported_once_by_kernel),
 ];
 
 fn handles_drop_in_any_order(_: &Runtime) -> Outcome {
@@ -80,30 +80,5 @@ fn two_runtimes_coexist(first: &Runtime) -> Outcome {
     assert_eq!((read(&second, &theirs)?, read(first, &ours)?), (vec![4], vec![5]));
     drop(theirs);
     second.finish()?;
-    Ok(())
-}
-
-fn a_lost_device_is_reported_once_by_kernel(_: &Runtime) -> Outcome {
-    let runtime = open(|_| ())?;
-    let tensor = runtime.upload("word", &HostTensor::from_words(vec![1]))?;
-    runtime.download(&tensor)?;
-    let submission = slow(&runtime, &tensor)?;
-    runtime.simulate_device_loss();
-    let first = submission.wait();
-    assert!(
-        matches!(&first, Err(Error::DeviceLost { during: Some(kernel) }) if kernel == "mix"),
-        "{first:?}"
-    );
-    let later = [
-        submission.timings().map(drop),
-        words(&runtime, "more", 1).map(drop),
-        runtime.download(&tensor).map(drop),
-        slow(&runtime, &tensor).map(drop),
-    ];
-    for result in later {
-        assert!(matches!(result, Err(Error::DeviceLost { during: None })), "{result:?}");
-    }
-    drop((tensor, submission));
-    runtime.finish()?;
     Ok(())
 }

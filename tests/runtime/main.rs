@@ -5,18 +5,20 @@ mod gpu;
 
 mod commands;
 mod devices;
+mod faults;
 mod lifetimes;
 mod resources;
+mod rounds;
 mod transfers;
 mod validation;
 
 use std::process::ExitCode;
 
 use backslang::manifest::{Axis, Constant, Kernel, PushField, Scalar};
-use backslang::runtime::{Access, Recorder, Runtime, RuntimeOptions, Submission, Tensor};
+use backslang::runtime::{Access, Recorder, Runtime, Submission, Tensor};
 use backslang::{Dtype, Error, HostTensor, Result};
 use bytemuck::{Pod, Zeroable};
-use gpu::{exclusive_trial, gpu_trial, validated_trial};
+use gpu::{exclusive_trial, gpu_trial, open, process_trial, validated_trial};
 use libtest_mimic::{Completion, Failed, Trial};
 
 type Outcome = Result<(), Failed>;
@@ -26,11 +28,21 @@ fn main() -> ExitCode {
     let shared =
         [devices::TESTS, transfers::TESTS, commands::TESTS, resources::TESTS, lifetimes::TESTS];
     let shared = shared.concat().into_iter().map(|(name, test)| gpu_trial(name, test));
-    let memory = resources::EXCLUSIVE.iter().map(|&(name, test)| exclusive_trial(name, test));
+    let alone = [
+        devices::EXCLUSIVE,
+        transfers::EXCLUSIVE,
+        resources::EXCLUSIVE,
+        lifetimes::EXCLUSIVE,
+        rounds::EXCLUSIVE,
+        faults::EXCLUSIVE,
+    ];
+    let alone = alone.concat().into_iter().map(|(name, test)| exclusive_trial(name, test));
+    let many = faults::MANY.iter().chain(rounds::MANY);
+    let many = many.map(|&(name, test)| process_trial(name, test));
     let validated = validation::TESTS.iter().map(|&(name, test)| validated_trial(name, test));
     let compiled =
         Trial::ignorable_test("mix_spv_is_what_slangc_makes", mix_spv_is_what_slangc_makes);
-    gpu::main(shared.chain(memory).chain(validated).chain([compiled]).collect())
+    gpu::main(shared.chain(alone).chain(many).chain(validated).chain([compiled]).collect())
 }
 
 #[repr(C)]
@@ -115,13 +127,6 @@ fn read(runtime: &Runtime, tensor: &Tensor) -> Result<Vec<u32>> {
 /// Words that differ from their neighbours and from those some power of two away.
 fn pattern(n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761).rotate_left(7)).collect()
-}
-
-/// A runtime of the test's own.
-fn open(change: impl FnOnce(&mut RuntimeOptions)) -> Result<Runtime> {
-    let mut options = gpu::options();
-    change(&mut options);
-    Runtime::new(&options)
 }
 
 /// A kernel that keeps the device busy for a while.

@@ -4,16 +4,14 @@ use backslang::runtime::DeviceKind;
 
 use super::*;
 
-pub(crate) const TESTS: &[Test] = &[
+pub(crate) const TESTS: &[Test] =
+    &[("a_tensor_beyond_a_binding_is_refused", a_tensor_beyond_a_binding_is_refused)];
+
+pub(crate) const EXCLUSIVE: &[Test] = &[
     ("a_full_heap_is_an_error", a_full_heap_is_an_error),
     ("slots_in_flight_are_not_reused", slots_in_flight_are_not_reused),
     ("freed_slots_hold_the_dummy", freed_slots_hold_the_dummy),
     ("the_dummy_is_cleared", the_dummy_is_cleared),
-    ("a_tensor_beyond_a_binding_is_refused", a_tensor_beyond_a_binding_is_refused),
-    ("many_rounds_leave_memory_flat", many_rounds_leave_memory_flat),
-];
-
-pub(crate) const EXCLUSIVE: &[Test] = &[
     ("memory_can_run_out", memory_can_run_out),
     ("idle_memory_makes_room", idle_memory_makes_room),
     ("idle_memory_is_bounded", idle_memory_is_bounded),
@@ -162,7 +160,10 @@ fn memory_can_run_out(_: &Runtime) -> Outcome {
             Err(error) => break error,
         }
     };
-    let Error::OutOfMemory { place: "device", asked, available, .. } = error else {
+    let Error::OutOfMemory {
+        place: "device", asked: Some(asked), available: Some(available), ..
+    } = error
+    else {
         return Err(error.into());
     };
     assert!(asked >= 4 * n && available < runtime.device().memory, "{asked} {available}");
@@ -189,31 +190,5 @@ fn a_tensor_beyond_a_binding_is_refused(runtime: &Runtime) -> Outcome {
         );
     }
     assert_eq!(runtime.tensor("empty", Dtype::F32, &[usize::MAX, 3, 0])?.bytes(), 0);
-    Ok(())
-}
-
-fn many_rounds_leave_memory_flat(_: &Runtime) -> Outcome {
-    let runtime = open(|_| ())?;
-    let round = |i: usize| -> Outcome {
-        let host = HostTensor::from_words(pattern(100 + i % 50 * 1000));
-        let source = runtime.upload("source", &host)?;
-        let target = words(&runtime, "target", host.shape()[0])?;
-        let mut recorder = runtime.recorder()?;
-        mix(&mut recorder, [&source, &target], [10, 10], [1, 1])?;
-        let submission = recorder.submit()?;
-        if i.is_multiple_of(7) {
-            submission.wait()?;
-        }
-        Ok(())
-    };
-    (0..200).try_for_each(round)?;
-    runtime.recorder()?.submit()?.wait()?;
-    let before = runtime.memory();
-    (0..2000).try_for_each(round)?;
-    runtime.recorder()?.submit()?.wait()?;
-    let after = runtime.memory();
-    assert!(after.allocated <= before.allocated + (16 << 20), "{before:?} {after:?}");
-    assert_eq!(after.slots_used, 0);
-    runtime.finish()?;
     Ok(())
 }

@@ -6,9 +6,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("contents_survive_a_round_trip", contents_survive_a_round_trip),
     ("empty_tensors_are_legal", empty_tensors_are_legal),
     ("large_contents_go_in_pieces", large_contents_go_in_pieces),
-    ("staging_memory_is_bounded", staging_memory_is_bounded),
     ("fill_sets_every_word", fill_sets_every_word),
 ];
+
+pub(crate) const EXCLUSIVE: &[Test] = &[("staging_memory_is_bounded", staging_memory_is_bounded)];
 
 fn contents_survive_a_round_trip(runtime: &Runtime) -> Outcome {
     for n in [1, 2, 3, 63, 64, 65, 1543, 100_003] {

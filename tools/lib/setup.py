@@ -389,10 +389,19 @@ class Setup:
         folder.mkdir()
         for name in ("libvk_swiftshader.so", "vk_swiftshader_icd.json"):
             shutil.copyfile(self.chromium() / name, folder / name)
+        # The loader's mock driver, which computes nothing and lacks much: tests want one like that.
+        mock = self.chromium() / "libVkICD_mock_icd.so"
+        if mock.exists():
+            shutil.copyfile(mock, folder / mock.name)
+            manifest = {"file_format_version": "1.0.0", "ICD": {"library_path": f"./{mock.name}", "api_version": "1.1.0"}}
+            (folder / "vk_mock_icd.json").write_text(json.dumps(manifest, indent=2), encoding="utf-8")
         self.place(folder, "swiftshader")
 
     def use_swiftshader(self, found):
         self.export("BACKSLANG_SWIFTSHADER_ICD", found.path)
+        mock = Path(found.path).parent / "vk_mock_icd.json"
+        if mock.exists():
+            self.export("BACKSLANG_MOCK_ICD", mock)
 
     # -- the whole ----------------------------------------------------------
 

@@ -142,9 +142,18 @@ impl Drop for Buffer {
 }
 
 fn allocation_error(error: AllocationError) -> Error {
+    let out_of = |place, call: &str| Error::OutOfMemory {
+        place,
+        what: call.into(),
+        asked: None,
+        available: None,
+    };
     match error {
-        AllocationError::OutOfMemory | AllocationError::FailedToMap(_) => {
-            Error::OutOfMemory { place: "device", what: String::new(), asked: 0, available: 0 }
+        AllocationError::OutOfMemory => out_of("device", "vkAllocateMemory"),
+        AllocationError::FailedToMap(_) => out_of("host", "vkMapMemory"),
+        // The allocator has no kind for it.
+        AllocationError::Internal(text) if text.contains("ERROR_OUT_OF_HOST_MEMORY") => {
+            out_of("host", "vkAllocateMemory")
         }
         other => Error::Vulkan { call: "gpu_allocator", code: other.to_string() },
     }
@@ -153,11 +162,11 @@ fn allocation_error(error: AllocationError) -> Error {
 /// Fills in what an allocation was for and how much there is.
 fn sized(error: Error, device: &Device, name: &str, bytes: u64) -> Error {
     match error {
-        Error::OutOfMemory { place, .. } => Error::OutOfMemory {
+        Error::OutOfMemory { place, what: call, .. } => Error::OutOfMemory {
             place,
-            what: format!("`{name}`"),
-            asked: bytes,
-            available: device.available_memory(),
+            what: format!("`{name}` ({call})"),
+            asked: Some(bytes),
+            available: (place == "device").then(|| device.available_memory()),
         },
         other => other,
     }

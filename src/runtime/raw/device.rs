@@ -54,7 +54,7 @@ impl Device {
 
     fn new_allocator(&self) -> Result<Allocator> {
         let mut debug_settings = AllocatorDebugSettings::default();
-        // Leaks are reported below, through `tracing`.
+        // Leaks are reported below, where the messages of the validation layer arrive.
         debug_settings.log_leaks_on_shutdown = false;
         Allocator::new(&AllocatorCreateDesc {
             instance: self.instance.handle().clone(),
@@ -140,7 +140,8 @@ impl Drop for Device {
         if let Some(allocator) = &allocator {
             let leaks = allocator.generate_report().allocations;
             for leak in &leaks {
-                tracing::warn!(name = leak.name, bytes = leak.size, "device memory leaked");
+                let text = format!("{} bytes for `{}`", leak.size, leak.name);
+                self.instance.canary().report("device memory leaked", &text);
             }
         }
         drop(allocator);

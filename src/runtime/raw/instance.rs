@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ash::{ext, khr, vk};
 
+use super::faults::Over;
 use super::{Named, Physical};
 use crate::error::{Error, Result};
 use crate::runtime::validation::{Canary, Validation};
@@ -18,6 +19,8 @@ pub(in crate::runtime) struct Instance {
     handle: ash::Instance,
     /// What the messenger writes to; outlives the handle.
     canary: Arc<Canary>,
+    /// There when tests let calls fail.
+    _over: Option<Over>,
     /// The loaded library; outlives everything that came from it.
     entry: ash::Entry,
 }
@@ -26,14 +29,15 @@ impl Instance {
     /// Opens the loader and creates an instance, with the layer when validation is asked for.
     ///
     /// # Errors
-    /// [`Error::NoLoader`], [`Error::NoValidationLayer`], and [`Error::NoDevice`] when the loader has no driver.
+    /// [`Error::NoLoader`], [`Error::NoValidationLayer`] and [`Error::NoDriver`].
     pub(in crate::runtime) fn new(validation: Validation) -> Result<Arc<Self>> {
         // SAFETY: loading runs the initialisers of the system's Vulkan loader, which is the purpose of this crate.
         let entry = unsafe { ash::Entry::load() }.map_err(|e| Error::NoLoader(e.to_string()))?;
         let canary = Arc::new(Canary::default());
         let layer_extensions = if validation.any() { layer_extensions(&entry)? } else { vec![] };
         let handle = create(&entry, validation, &layer_extensions, &canary)?;
-        let mut instance = Self { messenger: None, handle, canary, entry };
+        let (handle, over) = Over::new(&entry, handle);
+        let mut instance = Self { messenger: None, handle, canary, _over: over, entry };
         if validation.any() {
             let debug_utils = ext::debug_utils::Instance::new(&instance.entry, &instance.handle);
             // SAFETY: the canary that the messenger points to lives as long as the instance.
@@ -58,8 +62,11 @@ impl Instance {
     /// The devices, in the loader's order.
     pub(in crate::runtime) fn physical_devices(&self) -> Result<Vec<Physical>> {
         // SAFETY: the instance is alive.
-        let handles = unsafe { self.handle.enumerate_physical_devices() }
-            .named("vkEnumeratePhysicalDevices")?;
+        let handles = match unsafe { self.handle.enumerate_physical_devices() } {
+            // How a loader says that no driver found a device.
+            Err(vk::Result::ERROR_INITIALIZATION_FAILED) => Vec::new(),
+            found => found.named("vkEnumeratePhysicalDevices")?,
+        };
         Ok(handles
             .into_iter()
             .enumerate()
@@ -144,14 +151,39 @@ fn create(
     }
     // SAFETY: every pointer in the chain is to a local that outlives the call; the canary outlives the instance.
     unsafe { entry.create_instance(&info, None) }.map_err(|code| match code {
-        vk::Result::ERROR_INCOMPATIBLE_DRIVER => {
-            Error::NoDevice { asked: None, rejected: Vec::new() }
-        }
+        vk::Result::ERROR_INCOMPATIBLE_DRIVER => no_driver(entry, &extensions),
         vk::Result::ERROR_LAYER_NOT_PRESENT => {
             Error::NoValidationLayer("the loader lists it but cannot load it".into())
         }
         _ => super::failed("vkCreateInstance", code),
     })
+}
+
+/// Asks once more, listening to what the loader says.
+fn no_driver(entry: &ash::Entry, extensions: &[vk::ExtensionProperties]) -> Error {
+    let canary = Arc::new(Canary::default());
+    if has(extensions, ext::debug_utils::NAME) {
+        let names = [ext::debug_utils::NAME.as_ptr()];
+        let mut messenger = messenger_info(&canary);
+        let info = vk::InstanceCreateInfo::default()
+            .enabled_extension_names(&names)
+            .push_next(&mut messenger);
+        // SAFETY: every pointer in the chain is to a local that outlives the call and, should it succeed, the instance.
+        unsafe {
+            if let Ok(instance) = entry.create_instance(&info, None) {
+                instance.destroy_instance(None);
+            }
+        }
+    }
+    let mut said = canary.loader();
+    said.retain(|line| !line.contains("Found no drivers"));
+    said.truncate(3);
+    let asked = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].into_iter().find_map(|variable| {
+        let value = std::env::var(variable).ok().filter(|value| !value.is_empty())?;
+        Some(format!("{variable} is {value}"))
+    });
+    said.splice(0..0, Some(asked.unwrap_or_else(|| "the loader found none".into())));
+    Error::NoDriver(said.join("; "))
 }
 
 /// The layer's switches, for layers of either age.

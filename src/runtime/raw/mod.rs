@@ -8,6 +8,7 @@ mod buffer;
 mod command;
 mod descriptor;
 mod device;
+mod faults;
 mod instance;
 mod physical;
 mod pipeline;
@@ -21,6 +22,7 @@ pub(super) use buffer::{Buffer, Memory};
 pub(super) use command::Commands;
 pub(super) use descriptor::{Descriptors, PUSH_BYTES};
 pub(super) use device::Device;
+pub use faults::{Fault, Faults};
 pub(super) use instance::Instance;
 pub(super) use physical::Physical;
 pub(super) use pipeline::{Pipeline, PipelineCache, PipelineDesc};
@@ -31,7 +33,8 @@ use crate::error::{Error, Result};
 
 /// The error for a failed call.
 fn failed(call: &'static str, code: vk::Result) -> Error {
-    let out_of = |place| Error::OutOfMemory { place, what: call.into(), asked: 0, available: 0 };
+    let out_of =
+        |place| Error::OutOfMemory { place, what: call.into(), asked: None, available: None };
     match code {
         vk::Result::ERROR_DEVICE_LOST => Error::DeviceLost { during: None },
         vk::Result::ERROR_OUT_OF_HOST_MEMORY => out_of("host"),

@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn float_controls_are_those_of_f32() {
-        type Property = fn(&mut vk::PhysicalDeviceVulkan12Properties<'static>) -> &mut vk::Bool32;
+        type V12 = vk::PhysicalDeviceVulkan12Properties<'static>;
+        type Property = for<'a> fn(&'a mut V12) -> &'a mut vk::Bool32;
         let properties: [(Property, FloatControls); 3] = [
             (
                 |p| &mut p.shader_signed_zero_inf_nan_preserve_float32,

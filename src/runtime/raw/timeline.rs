@@ -1,7 +1,6 @@
 //! The timeline semaphore that counts finished submissions.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ash::vk;
@@ -15,8 +14,6 @@ const POLL: Duration = Duration::from_micros(50);
 /// A timeline semaphore.
 pub(in crate::runtime) struct Timeline {
     handle: vk::Semaphore,
-    /// Whether to act as if the device were lost.
-    lost: AtomicBool,
     device: Arc<Device>,
 }
 
@@ -29,12 +26,7 @@ impl Timeline {
         // SAFETY: the device is alive and has timeline semaphores.
         let handle =
             unsafe { device.handle.create_semaphore(&info, None) }.named("vkCreateSemaphore")?;
-        Ok(Self { handle, lost: AtomicBool::new(false), device: device.clone() })
-    }
-
-    /// Acts as if the device were lost, from now on.
-    pub(in crate::runtime) fn simulate_loss(&self) {
-        self.lost.store(true, Ordering::Release);
+        Ok(Self { handle, device: device.clone() })
     }
 
     pub(super) fn handle(&self) -> vk::Semaphore {
@@ -43,9 +35,6 @@ impl Timeline {
 
     /// The value reached.
     pub(in crate::runtime) fn reached(&self) -> Result<u64> {
-        if self.lost.load(Ordering::Acquire) {
-            return Err(super::failed("vkGetSemaphoreCounterValue", vk::Result::ERROR_DEVICE_LOST));
-        }
         // SAFETY: the semaphore is a timeline.
         unsafe { self.device.handle.get_semaphore_counter_value(self.handle) }
             .named("vkGetSemaphoreCounterValue")
