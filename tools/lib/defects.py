@@ -40,6 +40,11 @@ class Defect(NamedTuple):
 
 ATTENTION, MAMBA3, RUNTIME, SPIRV, UNIT = map(Tests, ("attention", "mamba3", "runtime", "spirv", "lib"))
 
+# On the forms of the kernels that the validation layer can look into; the results are right all the same.
+FORMS = ATTENTION._replace(part="golden", cargo=("--features", "forms"))
+FIXED_HEAP = FORMS._replace(env={"BACKSLANG_FORM": "fixed-heap", "BACKSLANG_VALIDATE": "core,gpu"})
+PLAIN = FORMS._replace(env={"BACKSLANG_FORM": "plain", "BACKSLANG_VALIDATE": "core,sync"})
+
 DEFECTS = [
     # Kernels.
     Defect("a query is dropped", HISTORY, "uint place = begin;", "uint place = begin + 1;",
@@ -89,6 +94,11 @@ DEFECTS = [
     Defect("the dt_bias chunks have another length", "src/kernels/mamba3/preprocess_backward.rs",
            "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };",
            "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks.saturating_sub(1) };", MAMBA3),
+    Defect("a read out of bounds, which the layer sees", QUERY,
+           "q[j] = d < key_dim ? E.load(push.q_index, query * key_dim + d) : 0.0;",
+           "q[j] = E.load(push.q_index, query * key_dim + d);", FIXED_HEAP),
+    Defect("a missing barrier, which the layer sees", RECORDER, "self.recording.commands.barrier(barrier);",
+           "let _ = barrier;", PLAIN),
     Defect("stale SPIR-V is taken", "build/committed.rs", "if committed.sources != sources.hash() {", "if false {",
            Tests("build_files", "committed_modules")),
 ]
