@@ -363,3 +363,23 @@ fn calls_that_make_no_sense_are_errors() {
     let error = reference::attention::backward(&inputs, &problem.schedule, &problem.options);
     assert!(matches!(error, Err(Error::Index { array: "sequence_ids", value: 3, .. })));
 }
+
+/// A history so long that rows and heads no longer share a pass: one page, linked very often, weighs as if once.
+#[test]
+fn a_page_linked_very_often() {
+    const LINKS: usize = 100_000;
+    let case = AttentionCase { causal: false, ..middling(0) };
+    let mut problem = case.problem(3, 0.0);
+    problem.schedule.sequence_ids.fill(0);
+    problem.schedule.block_table = vec![1, 0, 0];
+    problem.schedule.table_width = 1;
+    problem.schedule.sequence_lengths = vec![3, 0, 0];
+    let once = run(&problem);
+    problem.schedule.block_table = vec![1; 3 * LINKS];
+    problem.schedule.table_width = LINKS;
+    problem.schedule.sequence_lengths = vec![3 * LINKS as i128, 0, 0];
+    let often = run(&problem);
+    for ((name, often), (_, once)) in often.gradients.iter().zip(&once.gradients) {
+        assert!(relative_error(often, once) < 1e-9, "{name:?}");
+    }
+}

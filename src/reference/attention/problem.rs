@@ -8,6 +8,10 @@ use crate::kernels::attention::{Geometry, Gradient, History, Options, Schedule};
 /// Rows and heads that share a pass over a sequence's tokens, so that a token's rows stay in cache.
 const BATCH: usize = 32;
 
+/// Elements of a batch's table, where it has more than one row and head: a long history needs no more memory than a few
+/// numbers a token.
+const TABLE: usize = 1 << 20;
+
 /// Some (row, query head) pairs of one sequence and kv head; each sees at least one token.
 pub(super) struct Batch<'a> {
     pub(super) kv_head: usize,
@@ -101,7 +105,7 @@ impl<'a> Problem<'a> {
                 };
                 let seeing = rows.iter().zip(&visible).filter(|(_, visible)| **visible > 0);
                 let members = seeing.flat_map(of_row).collect::<Vec<_>>();
-                for members in members.chunks(BATCH) {
+                for members in members.chunks(batch_size(slots.len())) {
                     visit(&Batch { kv_head, slots: &slots, members });
                 }
             }
@@ -174,6 +178,25 @@ impl<'a> Problem<'a> {
     }
 }
 
+/// How many rows and heads share a pass over so many tokens.
+fn batch_size(tokens: usize) -> usize {
+    (TABLE / tokens.max(1)).clamp(1, BATCH)
+}
+
 fn nth(rows: &[f64], index: usize, width: usize) -> &[f64] {
     &rows[index * width..][..width]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_bounded_by_the_tokens() {
+        assert_eq!([0, 1, 10_000].map(batch_size), [BATCH; 3]);
+        for tokens in [40_000, 1 << 20, 4_000_000, usize::MAX] {
+            assert!(batch_size(tokens) == 1 || batch_size(tokens) * tokens <= TABLE, "{tokens}");
+            assert!(batch_size(tokens) > 0);
+        }
+    }
 }
