@@ -140,6 +140,13 @@ fn committed_modules_are_written_and_read() {
     assert_eq!(read.modules, compiled.modules);
     assert_eq!(committed::stale_reason(&target, &compiled, &sources), None);
 
+    let other_flags = Manifest { flags: "-O3".into(), ..compiled.manifest.clone() };
+    let other = Compiled { manifest: other_flags, modules: compiled.modules.clone() };
+    committed::update(&target, &other).unwrap();
+    let error = format!("{:#}", committed::load(&target, &sources).err().unwrap());
+    assert_contains(&error, "the compiler flags have changed since");
+    committed::update(&target, &compiled).unwrap();
+
     let error = |sources: &Sources| {
         format!("{:#}", committed::load(&target, sources).err().expect("an error"))
     };

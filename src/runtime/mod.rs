@@ -352,3 +352,19 @@ fn choose_lanes(info: &DeviceInfo, asked: Option<u32>, can_require: bool) -> Res
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_those_that_a_pipeline_can_have() {
+        let mut device = info::tests::device(0, "GPU", DeviceKind::Discrete);
+        (device.subgroup_size, device.subgroup_sizes) = (32, [8, 64]);
+        let lanes = |asked, can_require| choose_lanes(&device, asked, can_require).ok();
+        assert_eq!([None, Some(8), Some(64)].map(|n| lanes(n, true)), [32, 8, 64].map(Some));
+        assert_eq!([4, 24, 48, 128].map(|n| lanes(Some(n), true)), [None; 4]);
+        assert_eq!([None, Some(32)].map(|n| lanes(n, false)), [Some(32); 2]);
+        assert_eq!(lanes(Some(16), false), None);
+    }
+}

@@ -189,6 +189,16 @@ mod tests {
     }
 
     #[test]
+    fn of_equals_the_one_with_more_memory_is_taken_then_the_first() {
+        let mut devices = [0, 1, 2].map(|index| device(index, "GPU", DeviceKind::Discrete));
+        let taken =
+            |devices: &[DeviceInfo]| choose(devices, &DeviceSelector::Auto).unwrap().position;
+        assert_eq!(taken(&devices), 0);
+        devices[1].memory *= 2;
+        assert_eq!(taken(&devices), 1);
+    }
+
+    #[test]
     fn software_is_taken_when_asked_for_without_a_note() {
         let devices =
             [device(0, "H200", DeviceKind::Discrete), device(1, "llvmpipe", DeviceKind::Cpu)];
