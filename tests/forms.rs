@@ -5,10 +5,9 @@
 mod gpu;
 
 use std::process::ExitCode;
-use std::sync::Mutex;
 
 use backslang::manifest::kernel;
-use backslang::runtime::{Access, Form, Recorder, Runtime, RuntimeOptions, Tensor, Validation};
+use backslang::runtime::{Access, Form, Recorder, Runtime, Tensor, Validation, devices};
 use backslang::{Dtype, Error, Result};
 use libtest_mimic::{Completion, Failed, Trial};
 
@@ -21,6 +20,10 @@ fn main() -> ExitCode {
         }),
         trial("a_write_out_of_bounds_is_seen", Form::FixedHeap, GPU, |sums| {
             sums.run(|recorder| sums.record(recorder, ROWS, 2), Some("out of bounds"))
+        }),
+        trial("a_use_of_an_unused_tensor_is_seen", Form::FixedHeap, GPU, |sums| {
+            let unused = Sums { source: None, ..*sums };
+            sums.run(|recorder| unused.record(recorder, ROWS, 1), Some("descriptor"))
         }),
         trial("accesses_in_bounds_are_silent", Form::FixedHeap, GPU, |sums| {
             sums.run(|recorder| sums.record(recorder, ROWS, 1), None)
@@ -49,8 +52,9 @@ const HEADS: usize = 4;
 /// Sums over rows, by the kernel that sums the gradient of dt_bias.
 struct Sums<'a> {
     runtime: &'a Runtime,
-    source: Tensor,
-    target: Tensor,
+    /// What is summed; without it the kernel is told that it is not used.
+    source: Option<&'a Tensor>,
+    target: &'a Tensor,
 }
 
 impl Sums<'_> {
@@ -60,8 +64,8 @@ impl Sums<'_> {
         let names = kernel.push_fields.iter().map(|field| field.name);
         let push = |access: &mut Access<'_>| {
             let words = names.map(|name| match name {
-                "source_index" => access.read(&self.source),
-                "target_index" => access.write(&self.target),
+                "source_index" => self.source.map_or(access.unused(), |t| access.read(t)),
+                "target_index" => access.write(self.target),
                 "rows" | "chunk_rows" => rows as u32,
                 "heads" => HEADS as u32,
                 _ => 0,
@@ -93,34 +97,34 @@ impl Sums<'_> {
     }
 }
 
-/// A trial on a runtime of its own, alone.
+/// A trial on a runtime of its own.
 fn trial(
     name: &'static str,
     form: Form,
     validation: Validation,
     test: fn(&Sums<'_>) -> Result<(), Failed>,
 ) -> Trial {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let run = move || {
-        let _alone = ALONE.lock();
-        let options = RuntimeOptions { form, validation, ..gpu::options() };
-        if validation.gpu && is_swiftshader(&options)? {
-            return Ok(Completion::ignored_with("GPU-assisted validation brings SwiftShader down"));
-        }
-        let runtime = Runtime::new(&options)?;
+    let on_runtime = move |runtime: Runtime| {
         let source = runtime.tensor("source", Dtype::F32, &[ROWS, HEADS])?;
         let target = runtime.tensor("target", Dtype::F32, &[HEADS])?;
         let mut recorder = runtime.recorder()?;
         recorder.fill(&source, 0)?;
         recorder.submit()?.wait()?;
-        test(&Sums { runtime: &runtime, source, target })?;
-        runtime.finish()?;
-        Ok(Completion::Completed)
+        test(&Sums { runtime: &runtime, source: Some(&source), target: &target })?;
+        drop((source, target));
+        Ok(runtime.finish()?)
+    };
+    let run = move || {
+        if validation.gpu && is_swiftshader() {
+            return Ok(Completion::ignored_with("GPU-assisted validation brings SwiftShader down"));
+        }
+        gpu::on_own(|options| (options.form, options.validation) = (form, validation), on_runtime)
     };
     Trial::ignorable_test(name, run).with_kind("gpu")
 }
 
-fn is_swiftshader(options: &RuntimeOptions) -> Result<bool> {
-    let plain = RuntimeOptions { validation: Validation::NONE, ..options.clone() };
-    Ok(Runtime::new(&plain)?.device().name.contains("SwiftShader"))
+/// Whether there is no other device.
+fn is_swiftshader() -> bool {
+    let devices = devices(Validation::NONE).unwrap_or_default();
+    !devices.is_empty() && devices.iter().all(|device| device.name.contains("SwiftShader"))
 }

@@ -81,8 +81,12 @@ impl Core {
         let heap_slots = options.heap_slots;
         #[cfg(feature = "forms")]
         let heap_slots = options.form.heap_slots(heap_slots);
+        #[cfg(not(feature = "forms"))]
+        let filled = super::heap::DUMMY_SLOT..;
+        #[cfg(feature = "forms")]
+        let filled = options.form.filled_slots();
         Ok(Self {
-            heap: Heap::new(&device, heap_slots, info.limits.max_heap_slots)?,
+            heap: Heap::new(&device, heap_slots, info.limits.max_heap_slots, filled)?,
             pool: Pool::new(&device, &info),
             pipelines: Pipelines::new(
                 &device,

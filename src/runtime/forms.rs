@@ -2,6 +2,7 @@
 //!
 //! In the heap, an array without a size behind an index, it sees neither an access out of bounds nor a missing barrier.
 
+use std::ops::RangeFrom;
 use std::sync::Arc;
 
 use super::core::Core;
@@ -32,6 +33,15 @@ impl Form {
             // One more is the dummy's.
             Self::FixedHeap => HEAP_SLOTS - 1,
             Self::Heap | Self::Plain => wanted,
+        }
+    }
+
+    /// Slots that hold the dummy at first. GPU-assisted validation sees an access to the dummy's own slot when there is
+    /// nothing in it.
+    pub(super) fn filled_slots(self) -> RangeFrom<u32> {
+        match self {
+            Self::FixedHeap => DUMMY_SLOT + 1..,
+            Self::Heap | Self::Plain => DUMMY_SLOT..,
         }
     }
 
@@ -70,7 +80,7 @@ fn bindings(kernel: &'static Kernel) -> impl Iterator<Item = &'static str> {
 }
 
 /// The tensors that a block names by their heap indices, each in its binding. Where the dummy's index stands the
-/// kernel uses nothing: that binding stays empty, so that an access to it is seen.
+/// kernel uses nothing, and the binding stays empty: synchronization validation leaves it out.
 pub(super) fn bind(
     core: &Core,
     kernel: &'static Kernel,

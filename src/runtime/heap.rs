@@ -1,6 +1,6 @@
 //! The bindless heap: one slot a tensor.
 
-use std::ops::Range;
+use std::ops::{Range, RangeFrom};
 use std::sync::{Arc, Mutex};
 
 use super::lock;
@@ -22,11 +22,17 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    /// A heap for `wanted` tensors, or as many as the device's limit leaves beside the dummy.
-    pub(super) fn new(device: &Arc<Device>, wanted: u32, limit: u32) -> Result<Self> {
+    /// A heap for `wanted` tensors, or as many as the device's limit leaves beside the dummy. The slots from
+    /// `filled` on hold the dummy.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        wanted: u32,
+        limit: u32,
+        filled: RangeFrom<u32>,
+    ) -> Result<Self> {
         let total = wanted.saturating_add(1).min(limit);
         let dummy = Buffer::new(device, DUMMY_BYTES, Memory::Device, "dummy")?;
-        let descriptors = Descriptors::new(device, total, &dummy)?;
+        let descriptors = Descriptors::new(device, total, filled, &dummy)?;
         Ok(Self { slots: Mutex::new(Slots::new(total)), descriptors, dummy })
     }
 

@@ -96,7 +96,10 @@ pub struct Usage {
 pub fn devices(validation: Validation) -> Result<Vec<DeviceInfo>> {
     let instance = raw::Instance::new(validation)?;
     let devices = instance.physical_devices()?.into_iter().map(|d| d.info).collect();
-    instance.canary().check()?;
+    let canary = instance.canary().clone();
+    // What the layer says when the instance goes counts as well.
+    drop(instance);
+    canary.check()?;
     Ok(devices)
 }
 

@@ -72,7 +72,7 @@ const ALLOWED: &[Allowed] = &[
     // Advice to run core and GPU-assisted checks apart. Together they are slow, and meant.
     Allowed { id: "VALIDATION-SETTINGS", text: "not recommended as it will be very slow" },
     // GPU-assisted validation tells which features and limits it takes for itself, and which of its checks the device
-    // cannot bear; none of them is about compute.
+    // cannot bear: see `IDLE`.
     Allowed { id: "WARNING-Setting-Limit-Adjusted", text: "validation is adjusting settings" },
     // While a device is created, some loaders and NVIDIA's driver look up a function of the instance through the
     // device. This crate has no use for video.
@@ -81,6 +81,24 @@ const ALLOWED: &[Allowed] = &[
         text: "vkGetPhysicalDeviceVideoEncodeQualityLevelPropertiesKHR",
     },
 ];
+
+/// Checks of GPU-assisted validation that a device may go without, for they are not about compute.
+const IDLE: &[&str] = &[
+    "gpuav_acceleration_structures_builds",
+    "gpuav_buffer_address_oob",
+    "gpuav_index_buffers",
+    "gpuav_indirect_draws_buffers",
+    "gpuav_indirect_trace_rays_buffers",
+    "gpuav_mesh_shading",
+    "gpuav_ray_tracing_buffers_consistency",
+    "gpuav_validate_trace_ray",
+];
+
+fn is_allowed(id: &str, text: &str) -> bool {
+    let mut disabled = text.split("[Disabling ").skip(1);
+    ALLOWED.iter().any(|a| a.id == id && text.contains(a.text))
+        && disabled.all(|rest| rest.split(']').next().is_some_and(|check| IDLE.contains(&check)))
+}
 
 /// Collects messages of the layer until somebody looks.
 #[derive(Debug, Default)]
@@ -99,7 +117,7 @@ impl Canary {
                 text.lines().filter(|line| !loader.iter().any(|said| said == line)).collect();
             loader.extend(new.into_iter().map(str::to_owned));
         }
-        if ALLOWED.iter().any(|a| a.id == id && text.contains(a.text)) {
+        if is_allowed(id, text) {
             tracing::debug!(id, text, "allowed message");
             return;
         }
@@ -135,7 +153,12 @@ mod tests {
     fn a_message_fails_once() {
         let canary = Canary::default();
         canary.report("Loader Message", "could not open a driver");
+        let adjusted = "WARNING-Setting-Limit-Adjusted";
+        let setting = "GPU-AV validation is adjusting settings: not supported.";
+        canary.report(adjusted, &format!("{setting} [Disabling gpuav_validate_trace_ray]"));
         assert!(canary.check().is_ok());
+        canary.report(adjusted, &format!("{setting} [Disabling gpuav_shader_instrumentation]"));
+        assert!(canary.check().is_err());
         canary.report("VALIDATION-SETTINGS", "something else");
         assert!(canary.check().is_err());
         canary.report("VUID-1", "wrong");

@@ -8,7 +8,7 @@ use backslang::{Dtype, HostTensor};
 
 use crate::common::compare::assert_close;
 use crate::common::golden::Case;
-use crate::common::random::{AttentionCase, AttentionProblem, ScheduleCase, visible_slots};
+use crate::common::random::{AttentionCase, AttentionProblem, ScheduleCase, rounds, visible_slots};
 
 use crate::support::{busy_case, check, run_poisoned, settings, small, tolerance};
 
@@ -52,7 +52,7 @@ pub(crate) fn golden_files(runtime: &Runtime) {
 
 pub(crate) fn random_problems(runtime: &Runtime) {
     let mut rng = fastrand::Rng::with_seed(fresh_seed());
-    for _ in 0..60 {
+    for _ in 0..rounds(60) {
         let case = AttentionCase::random(&mut rng);
         let seed = rng.u64(..);
         check(runtime, &case.problem(seed, f32::NAN), &format!("{case:?} of seed {seed}"));

@@ -136,15 +136,23 @@ pub fn validated_trial<F>(name: impl Into<String>, test: F) -> Trial
 where
     F: FnOnce(Runtime) -> Result<(), Failed> + Send + 'static,
 {
-    let run = || match open(|options| options.validation = Validation::STANDARD) {
+    let run = || on_own(|options| options.validation = Validation::STANDARD, test);
+    Trial::ignorable_test(name, run).with_kind("gpu")
+}
+
+/// Tests on a runtime of its own while no other trial runs; ignored where there is no device, or no layer.
+pub fn on_own(
+    change: impl FnOnce(&mut RuntimeOptions),
+    test: impl FnOnce(Runtime) -> Result<(), Failed>,
+) -> Result<Completion, Failed> {
+    alone(|| match open(change) {
         Ok(runtime) => test(runtime).map(|()| Completion::Completed),
         Err(error @ Error::NoValidationLayer(_)) if !options().validation.any() => {
             Ok(Completion::ignored_with(error))
         }
         Err(error) if is_missing(&error) => Ok(Completion::ignored_with(error)),
         Err(error) => Err(in_full(&error).into()),
-    };
-    Trial::ignorable_test(name, || alone(run)).with_kind("gpu")
+    })
 }
 
 /// A trial on the binary's runtime that fails by panicking.

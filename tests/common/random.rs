@@ -26,6 +26,13 @@ pub fn for_seeds(count: usize, property: impl Fn(&mut Rng)) {
     }
 }
 
+/// Random problems that a test tries: `rounds`, or fewer where `BACKSLANG_TEST_ROUNDS` says so, for tests that run again
+/// on a slow driver.
+pub fn rounds(rounds: usize) -> usize {
+    let most = std::env::var("BACKSLANG_TEST_ROUNDS").map(|text| text.parse::<usize>());
+    most.map_or(rounds, |most| rounds.min(most.expect("BACKSLANG_TEST_ROUNDS: a number")))
+}
+
 /// What a random schedule looks like.
 #[derive(Debug, Clone, Copy)]
 pub struct ScheduleCase {

@@ -48,9 +48,7 @@ pub(crate) fn golden_files(runtime: &Runtime) {
 pub(crate) fn random_problems(runtime: &Runtime) {
     let mut rng = fastrand::Rng::with_seed(fastrand::u64(..));
     for _ in 0..60 {
-        let mut geometry = random::mamba3_geometry(&mut rng);
-        // A state row of one element has a gradient of g·r·epsilon·r²: rounding of f32 only shows where nothing else does.
-        geometry.inner_size = geometry.inner_size.max(geometry.bc_rows);
+        let geometry = random::mamba3_geometry(&mut rng);
         let seed = rng.u64(..);
         let inputs = random::mamba3(&geometry, seed);
         let parameters = Parameters::default();

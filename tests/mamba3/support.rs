@@ -68,8 +68,8 @@ pub(crate) fn check_scaled(
     found
 }
 
-/// How much larger than a result is half of what it would be if the two terms of `total`, and the rows of a sum, did
-/// not cancel: of what cancels, f32 leaves only rounding.
+/// How much larger than a result is half of what it would be if the two terms of `total`, those of a state row's
+/// gradient, and the rows of a sum did not cancel: of what cancels, f32 leaves only rounding.
 pub(crate) fn cancellation(
     inputs: &BackwardInputs<HostTensor>,
     parameters: &Parameters,
@@ -80,9 +80,11 @@ pub(crate) fn cancellation(
         outputs.map(|_, a| a.iter().map(|x| x * x).sum::<f64>().sqrt())
     };
     let sizes = norms(&inputs);
+    let state = state_terms(&inputs, parameters);
     inputs.adt_gradient.fill(0.0);
     inputs.dt_gradient.mapv_inplace(f64::abs);
-    let whole = norms(&inputs);
+    let mut whole = norms(&inputs);
+    whole.projected_gradient = whole.projected_gradient.hypot(state);
     let ratio =
         |whole: f64, size: f64| if size == 0.0 { 1.0 } else { (0.5 * whole / size).max(1.0) };
     BackwardOutputs {
@@ -90,6 +92,24 @@ pub(crate) fn cancellation(
         dt_bias_partial: ratio(whole.dt_bias_partial, sizes.dt_bias_partial),
         dt_bias_gradient: ratio(whole.dt_bias_gradient, sizes.dt_bias_gradient),
     }
+}
+
+/// The norm of g·r over all state rows, of which the gradient r·(g − y·mean(g·y)) is a small rest where a row is short.
+fn state_terms(inputs: &BackwardInputs<ArrayD<f64>>, parameters: &Parameters) -> f64 {
+    let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, a| a.shape())).unwrap();
+    let (width, n) = (geometry.projected_width(), geometry.state_size);
+    let slices = geometry.slices();
+    let mut squares = 0.0;
+    for (slice, gradient) in [(slices.b, &inputs.bh_gradient), (slices.c, &inputs.ch_gradient)] {
+        let packed = inputs.projected.as_slice().unwrap().chunks_exact(width.max(1));
+        let rows = packed.flat_map(|row| row[slice.clone()].chunks_exact(n.max(1)));
+        for (v, g) in rows.zip(gradient.as_slice().unwrap().chunks_exact(n.max(1))) {
+            let mean = v.iter().map(|v| v * v).sum::<f64>() / n as f64;
+            let r2 = 1.0 / (mean + f64::from(parameters.epsilon));
+            squares += r2 * g.iter().map(|g| g * g).sum::<f64>();
+        }
+    }
+    squares.sqrt()
 }
 
 pub(crate) fn geometry(

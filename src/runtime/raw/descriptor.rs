@@ -1,7 +1,7 @@
 //! The one descriptor set: an update-after-bind array of storage buffers, and the pipeline layout around it. For tests
 //! also sets of a binding a tensor.
 
-use std::ops::Range;
+use std::ops::{Range, RangeFrom};
 use std::sync::Arc;
 
 use ash::vk;
@@ -32,15 +32,16 @@ pub(in crate::runtime) struct Descriptors {
 }
 
 impl Descriptors {
-    /// The heap: binding 0 holds `slots` descriptors, each of which holds all of `dummy`.
+    /// The heap: binding 0 holds `slots` descriptors, of which those from `filled` on hold all of `dummy`.
     pub(in crate::runtime) fn new(
         device: &Arc<Device>,
         slots: u32,
+        filled: RangeFrom<u32>,
         dummy: &Buffer,
     ) -> Result<Self> {
         let mut descriptors = Self::empty(device);
         descriptors.create(&[slots], HEAP_FLAGS)?;
-        descriptors.fill(slots, dummy);
+        descriptors.fill(filled.start..slots, dummy);
         Ok(descriptors)
     }
 
@@ -131,11 +132,11 @@ impl Descriptors {
         Ok(())
     }
 
-    fn fill(&self, slots: u32, dummy: &Buffer) {
+    fn fill(&self, slots: Range<u32>, dummy: &Buffer) {
         let info = vk::DescriptorBufferInfo::default().buffer(dummy.handle()).range(dummy.bytes());
-        let infos = vec![info; WRITE_CHUNK.min(slots as usize)];
-        for first in (0..slots).step_by(WRITE_CHUNK) {
-            let count = WRITE_CHUNK.min((slots - first) as usize);
+        let infos = vec![info; WRITE_CHUNK.min(slots.len())];
+        for first in slots.clone().step_by(WRITE_CHUNK) {
+            let count = WRITE_CHUNK.min((slots.end - first) as usize);
             self.update(0, first, &infos[..count]);
         }
     }
