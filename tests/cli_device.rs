@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         gpu::trial("golden_files", golden_files),
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
+        #[cfg(target_os = "linux")]
+        gpu::trial("a_log_that_cannot_be_written_is_lost", a_log_that_cannot_be_written_is_lost),
         gpu::validated_trial("validation_in_every_form", |runtime| {
             validation_in_every_form(&runtime);
             Ok(())
@@ -151,6 +153,19 @@ fn validation_in_every_form(runtime: &Runtime) {
     small(&folder, "", " ", layerless).succeeded();
     small(&folder, "--device reference", "core", layerless).succeeded();
     small(&folder, "--device reference --validate", "", layerless).failed(2, &["--validate"]);
+}
+
+#[cfg(target_os = "linux")]
+fn a_log_that_cannot_be_written_is_lost(_: &Runtime) {
+    let folder = Folder::mamba3();
+    let words = format!("mamba3-preprocess-backward -i {} -o", folder.at("in"));
+    assert!(device(&format!("{words} {} -vv", folder.at("heard"))).stderr.contains("pipeline"));
+    for (stderr, name) in harness::unwritable() {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_backslang"));
+        run.args(words.split(' ')).args([&folder.at(name), "-vv", "--json"]).stderr(stderr);
+        assert!(outcome(&mut run).succeeded().json()["error"].is_null(), "{name}");
+        assert_eq!(folder.names(name), folder.names("heard"));
+    }
 }
 
 /// The layer's advice on good practice, which the environment can ask it for, is a message like any other.

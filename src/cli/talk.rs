@@ -45,6 +45,8 @@ impl Talk {
         let log = tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(|| Aside)
+            // What cannot be written is lost, as everything that is said; the crate would panic over it.
+            .log_internal_errors(false)
             .event_format(Labelled);
         // Fails when there is a log already, which is as good.
         let _ = log.try_init();

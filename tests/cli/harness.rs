@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+#[cfg(target_os = "linux")]
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
@@ -60,6 +62,14 @@ pub(crate) fn run<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Outcom
 /// Runs `words`, split at spaces, on the reference.
 pub(crate) fn reference(words: &str) -> Outcome {
     outcome(command().args(["--device", "reference"]).args(words.split(' ')))
+}
+
+/// What a standard error can be that takes nothing, with a name for each: a full disk, a pipe that nobody reads.
+#[cfg(target_os = "linux")]
+pub(crate) fn unwritable() -> [(Stdio, &'static str); 2] {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let (_, broken) = std::io::pipe().unwrap();
+    [(full.into(), "full"), (broken.into(), "broken")]
 }
 
 /// A folder of its own, removed when dropped.

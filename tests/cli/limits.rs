@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::exit_codes::expect;
-use crate::harness::{Folder, command, npy, outcome};
+use crate::harness::{Folder, command, npy, outcome, run, unwritable};
 
 /// A standard output that takes nothing is a failure, but for a pipe whose reader has left.
 #[test]
@@ -29,6 +29,32 @@ fn standard_output() {
     }
     let closed = shell(format!("{built} --device reference nonsense >&- 2>&- <&-"));
     assert_eq!(closed.code, Some(2));
+    assert_eq!(folder.names("out").len(), 3);
+}
+
+/// What cannot be said on standard error is lost, and all else is as it was.
+#[test]
+fn standard_error() {
+    let folder = Folder::mamba3();
+    let (input, out) = (folder.at("in"), folder.at("out"));
+    let computing = format!("mamba3-preprocess-backward -i {input} -o {out} --device reference");
+    for (words, code) in [
+        ("--help", 0),
+        ("completions fish", 0),
+        ("kernels -vvv", 0),
+        ("nonsense", 2),
+        ("history-backward --json", 2),
+        (&format!("{computing} -vvv --in other={input}/z.npy"), 0),
+        (&format!("{computing} --in projected={input} --json"), 2),
+    ] {
+        let words: Vec<_> = words.split(' ').collect();
+        let heard = run(&words);
+        for (stderr, name) in unwritable() {
+            let lost = outcome(command().args(&words).stderr(stderr));
+            assert_eq!((lost.code, heard.code), (Some(code), Some(code)), "{words:?}: {name}");
+            assert_eq!(lost.stdout.lines().count(), heard.stdout.lines().count(), "{words:?}");
+        }
+    }
     assert_eq!(folder.names("out").len(), 3);
 }
 
