@@ -92,11 +92,13 @@ fn devices_are_chosen(runtime: &Runtime) {
     device(&format!("{words} --device 999")).failed(1, &["index 999"]);
 }
 
-fn checks_pass(_: &Runtime) {
+fn checks_pass(runtime: &Runtime) {
     let report = json("check mamba3-preprocess-backward");
     Schema::read().holds_each("checks", &report["checks"]);
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.len() > 5 && checks.iter().all(|check| check["passed"] == true), "{report}");
+    let timed = |check: &serde_json::Value| check["gpu_ms"].is_number();
+    assert!(checks.iter().all(|check| timed(check) == runtime.device().timestamps), "{report}");
     let mut child = Command::new(env!("CARGO_BIN_EXE_backslang"))
         .args(["check", "history-backward"])
         .stdout(Stdio::piped())

@@ -78,7 +78,7 @@ fn row(report: &CaseReport) -> [String; 6] {
         report.case.into(),
         format!("{:.1e}", report.error),
         format!("{:.1e}", report.tolerance),
-        format!("{:.3}", report.gpu.as_secs_f64() * 1e3),
+        report.gpu.map_or_else(|| "-".into(), |gpu| format!("{:.3}", report::ms(gpu))),
         if report.passed() { "ok".into() } else { format!("FAILED: {}", report.faults.join("; ")) },
     ]
 }
@@ -89,7 +89,7 @@ fn object(report: &CaseReport) -> Value {
         "case": report.case,
         "error": report.error,
         "tolerance": report.tolerance,
-        "gpu_ms": report.gpu.as_secs_f64() * 1e3,
+        "gpu_ms": report.gpu.map(report::ms),
         "passed": report.passed(),
         "faults": report.faults,
     })

@@ -127,6 +127,7 @@ fn object(
     object
 }
 
-fn ms(duration: Duration) -> f64 {
+/// Milliseconds, as results show times.
+pub(crate) fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

@@ -274,12 +274,11 @@ impl Runtime {
         let validated = self.validated;
         drop(self);
         canary.check()?;
-        match core.strong_count() {
-            n if validated && n > 0 => Err(Error::Validation(vec![format!(
-                "the runtime was finished while {n} handles of tensors or submissions were alive"
-            )])),
-            _ => Ok(()),
+        if validated && core.strong_count() > 0 {
+            let message = "the runtime was finished while tensors or submissions were alive";
+            return Err(Error::Validation(vec![message.into()]));
         }
+        Ok(())
     }
 
     /// Splits grids into dispatches of at most `groups` workgroups an axis, for tests.

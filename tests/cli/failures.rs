@@ -219,6 +219,22 @@ fn files_that_lie_are_refused() {
 }
 
 #[test]
+fn folders_are_no_arrays() {
+    let folder = |name: &str| {
+        let case = Case::attention().without(name);
+        std::fs::create_dir(case.folder.at(&format!("in/{name}.npy"))).unwrap();
+        case
+    };
+    for name in ["q", "sequence_ids", "causal"] {
+        let path = format!("{name}.npy): expected a .npy file, found a folder");
+        folder(name).refused("", &[&format!("array `{name}` ("), &path]);
+    }
+    let case = Case::attention();
+    let single = format!("--in q={}", case.folder.at("in"));
+    case.refused(&single, &["array `q` (", "in): expected a .npy file, found a folder"]);
+}
+
+#[test]
 fn parameters_out_of_range_are_named() {
     for scale in ["0", "-1", "nan", "inf", "1e-60"] {
         Case::attention().refused(&format!("--scale {scale}"), &["`scale`", "finite"]);

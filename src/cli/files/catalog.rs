@@ -64,9 +64,7 @@ impl Catalog {
             let path = item?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             let Some(name) = name.strip_suffix(".npy") else { continue };
-            if !path.is_dir() {
-                self.entries.insert(name.into(), Entry::File(path.clone()));
-            }
+            self.entries.insert(name.into(), Entry::File(path.clone()));
         }
         Ok(())
     }
@@ -113,6 +111,10 @@ impl Entry {
     ) -> Result<T, FileError> {
         match self {
             Self::File(path) => {
+                // Not every system says so when it opens one.
+                if path.is_dir() {
+                    return Err(FileError::Folder);
+                }
                 let file = File::open(path)?;
                 let metadata = file.metadata()?;
                 let available = if metadata.is_file() {

@@ -40,6 +40,9 @@ pub(crate) enum FileError {
     /// The system refused.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// It is a folder.
+    #[error("expected a .npy file, found a folder")]
+    Folder,
     /// It is not an array as NumPy writes them.
     #[error("not a valid .npy file: {0}")]
     Header(String),
@@ -82,7 +85,11 @@ impl FileError {
     /// A short, stable word for the kind, as the JSON report has it.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Self::Io(_) | Self::Header(_) | Self::Length { .. } | Self::Archive(_) => "file",
+            Self::Io(_)
+            | Self::Folder
+            | Self::Header(_)
+            | Self::Length { .. }
+            | Self::Archive(_) => "file",
             Self::Dtype { .. } => "dtype",
             Self::Shape { .. } => "shape",
             Self::Target(_) => "usage",
