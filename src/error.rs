@@ -102,10 +102,8 @@ pub enum Error {
         /// Every device found with the reason why it was not taken.
         rejected: Vec<Rejected>,
     },
-    /// Validation was asked for, but there is no validation layer.
-    #[error(
-        "validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed ({0})"
-    )]
+    /// Validation was asked for, but there is no validation layer, or it is silent.
+    #[error("validation was asked for, but the layer VK_LAYER_KHRONOS_validation {0}")]
     NoValidationLayer(String),
     /// The validation layer reported something.
     #[error("{} validation message(s); first: {}", .0.len(), .0.first().map_or("", |m| m.as_str()))]

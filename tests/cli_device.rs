@@ -35,6 +35,10 @@ fn main() -> ExitCode {
             a_message_of_validation_is_a_failure(&runtime);
             Ok(())
         }),
+        gpu::validated_trial("a_silent_layer_is_a_failure", |runtime| {
+            a_silent_layer_is_a_failure(&runtime);
+            Ok(())
+        }),
         gpu::trial("fresh_processes_share_bits", fresh_processes_share_bits),
     ])
 }
@@ -183,6 +187,20 @@ fn a_message_of_validation_is_a_failure(_: &Runtime) {
     let mut check = Command::new(env!("CARGO_BIN_EXE_backslang"));
     check.args(["check", "mamba3-preprocess-backward", "--validate", "-q"]).envs(advice);
     outcome(&mut check).failed(1, &["validation message"]);
+}
+
+/// What settings beside the command keep the layer from saying would pass for a clean run.
+fn a_silent_layer_is_a_failure(_: &Runtime) {
+    let folder = Folder::mamba3();
+    let silent = |flags: &str, more: &[(&str, &str)], part: &str| {
+        let failed = small(&folder, flags, "", more).failed(1, &["reports nothing", part]);
+        assert_eq!(failed.json()["error"]["kind"], "no-validation-layer");
+        assert_eq!(folder.names(""), ["in"]);
+    };
+    silent("-q --json --validate", &[("VK_LAYER_VALIDATE_SYNC", "false")], "`sync`");
+    silent("-q --json --validate=sync", &[("VK_LAYER_VALIDATE_SYNC", "false")], "`sync`");
+    let off = [("VK_LAYER_MESSAGE_ID_FILTER", "VUID-vkCmdFillBuffer-dstOffset-00025")];
+    silent("-q --json --validate", &off, "`core`");
 }
 
 /// Every process gives the same bits, under every setting of the history kernel.

@@ -15,6 +15,7 @@ use super::pipeline::Pipelines;
 use super::raw::{Buffer, Commands, Device, Memory, Queries, Timeline};
 use super::recorder::Recording;
 use super::timing::Timing;
+use super::validation::Validation;
 use crate::error::{Error, Result};
 
 /// The shared state of a runtime. It lives until the handle, the last tensor and the last submission are dropped.
@@ -119,6 +120,30 @@ impl Core {
         let dummy = self.heap.dummy();
         commands.fill(dummy, 0, dummy.bytes(), word);
         self.submit(Recording::new(commands)).map(drop)
+    }
+
+    /// Fails when the layer does not report what it is asked to check: a settings file or an environment variable can
+    /// silence it. The wrong commands are never submitted.
+    pub(super) fn prove(&self, validation: Validation) -> Result<()> {
+        let canary = self.device.instance().canary();
+        let dummy = self.heap.dummy();
+        let mut commands = Commands::new(&self.device)?;
+        commands.begin(self.heap.descriptors())?;
+        let mut fill = |offset| commands.fill(dummy, offset, 4, 0);
+        let core =
+            !validation.core || canary.hears("VUID-vkCmdFillBuffer-dstOffset-00025", || fill(2));
+        let sync = !validation.sync
+            || canary.hears("SYNC-HAZARD-WRITE-AFTER-WRITE", || [0, 0].into_iter().for_each(fill));
+        let silent = |check: &str| {
+            Err(Error::NoValidationLayer(format!(
+                "reports nothing under `{check}` (does a vk_layer_settings.txt or a VK_LAYER_ variable say so?)"
+            )))
+        };
+        match (core, sync) {
+            (false, _) => silent("core"),
+            (_, false) => silent("sync"),
+            _ => Ok(()),
+        }
     }
 
     /// A command buffer that nobody uses.

@@ -155,6 +155,7 @@ impl Runtime {
         let core = Arc::new(Core::new(device, info, lanes, options)?);
         let notes = choice.note.into_iter().collect();
         let runtime = Self { core, notes, validated: options.validation.any() };
+        runtime.core.prove(options.validation)?;
         if let Some(word) = dirt {
             runtime.core.fill_dummy(word)?;
         }

@@ -106,11 +106,38 @@ pub(super) struct Canary {
     messages: Mutex<Vec<String>>,
     /// What the loader says, each line once.
     loader: Mutex<Vec<String>>,
+    provoked: Mutex<Option<Provoked>>,
+}
+
+/// A message that is waited for.
+#[derive(Debug)]
+struct Provoked {
+    id: &'static str,
+    heard: bool,
 }
 
 impl Canary {
-    /// Takes a message in, unless it is on the allow list.
-    pub(super) fn report(&self, id: &str, text: &str) {
+    /// Whether the message `id` comes while `act` makes the calls that it is about. They do not reach the driver.
+    pub(super) fn hears(&self, id: &'static str, act: impl FnOnce()) -> bool {
+        *lock(&self.provoked) = Some(Provoked { id, heard: false });
+        act();
+        lock(&self.provoked).take().is_some_and(|provoked| provoked.heard)
+    }
+
+    /// Takes a message in, unless it is on the allow list; says whether it was waited for, so that the call is to be
+    /// left out.
+    pub(super) fn report(&self, id: &str, text: &str) -> bool {
+        if let Some(provoked) = &mut *lock(&self.provoked)
+            && provoked.id == id
+        {
+            provoked.heard = true;
+            return true;
+        }
+        self.take(id, text);
+        false
+    }
+
+    fn take(&self, id: &str, text: &str) {
         if id == LOADER {
             let mut loader = lock(&self.loader);
             let new: Vec<_> =

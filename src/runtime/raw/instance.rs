@@ -95,8 +95,8 @@ fn layer_extensions(entry: &ash::Entry) -> Result<Vec<vk::ExtensionProperties>> 
     if !layers.iter().any(|l| l.layer_name_as_c_str() == Ok(LAYER)) {
         let names: Vec<_> = layers.iter().map(|l| text(l.layer_name_as_c_str())).collect();
         return Err(Error::NoValidationLayer(match names.len() {
-            0 => "the loader lists no layers".into(),
-            _ => format!("the loader lists {}", names.join(", ")),
+            0 => "is not installed (the loader lists no layers)".into(),
+            _ => format!("is not installed (the loader lists {})", names.join(", ")),
         }));
     }
     // SAFETY: the loader is open.
@@ -153,7 +153,7 @@ fn create(
     unsafe { entry.create_instance(&info, None) }.map_err(|code| match code {
         vk::Result::ERROR_INCOMPATIBLE_DRIVER => no_driver(entry, &extensions),
         vk::Result::ERROR_LAYER_NOT_PRESENT => {
-            Error::NoValidationLayer("the loader lists it but cannot load it".into())
+            Error::NoValidationLayer("cannot be loaded, though the loader lists it".into())
         }
         _ => super::failed("vkCreateInstance", code),
     })
@@ -268,6 +268,5 @@ unsafe extern "system" fn hear(
     // SAFETY: both are null or strings that live for this call.
     let (id, message) = unsafe { (data.message_id_name_as_c_str(), data.message_as_c_str()) };
     let [id, message] = [id, message].map(|text| text.unwrap_or(c"?").to_string_lossy());
-    canary.report(&id, &message);
-    vk::FALSE
+    canary.report(&id, &message).into()
 }
