@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Vulkan promises room for this many bytes of push constants on every device.
 pub(crate) const PUSH_LIMIT: u32 = 128;
 
+/// What every push block begins with: where in the grid a dispatch starts.
+const FIRST_GROUP: [&str; 2] = ["first_group_x", "first_group_y"];
+
 /// All kernels, and what they were compiled with and from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
@@ -175,6 +178,15 @@ fn check_kernel(kernel: &Kernel) -> Result<()> {
         end += 4;
     }
     ensure!(*push_size == end, "push constants: {push_size} bytes, but the fields make {end}");
+    for (place, name) in FIRST_GROUP.into_iter().enumerate() {
+        let first = push_fields.get(place);
+        ensure!(
+            first.is_some_and(|field| field.name == name && field.kind == Scalar::U32),
+            "push constants: expected `uint {name}` at byte {}, found {}",
+            4 * place,
+            first.map_or("nothing".to_owned(), |f| format!("`{}` ({:?})", f.name, f.kind))
+        );
+    }
     for constant in constants {
         check_identifier("specialization constant", &constant.name)?;
     }

@@ -90,7 +90,10 @@ fn read_interface(parameters: &[RawParameter]) -> Result<(Interface, Vec<String>
         match parameter.binding().map(|b| (b.kind.as_str(), b.index)) {
             Some(("pushConstantBuffer", _)) => blocks.push(ty),
             Some(("specializationConstant", Some(id))) => {
-                let kind = ty.scalar().with_context(|| format!("constant `{name}`"))?;
+                let Some(kind) = ty.scalar() else {
+                    let found = ty.name();
+                    bail!("constant `{name}`: expected uint, int, float or bool, found {found}");
+                };
                 constants.push(Constant { name: name.clone(), id, kind, default: 0 });
             }
             _ => {}
@@ -115,8 +118,13 @@ fn read_interface(parameters: &[RawParameter]) -> Result<(Interface, Vec<String>
 
 fn read_field(raw: &RawParameter) -> Result<PushField> {
     let place = || format!("push constant `{}`", raw.name);
-    let kind = raw.ty.scalar().with_context(place)?;
-    ensure!(kind != Scalar::Bool, "{}: expected u32, i32 or f32, found bool", place());
+    let kind = match raw.ty.scalar() {
+        // Its size is not that of a word everywhere.
+        Some(Scalar::Bool) | None => {
+            bail!("{}: expected uint, int or float, found {}", place(), raw.ty.name())
+        }
+        Some(kind) => kind,
+    };
     let offset = raw.binding().and_then(|b| b.offset).with_context(place)?;
     Ok(PushField { name: raw.name.clone(), offset, kind })
 }
@@ -199,15 +207,18 @@ fn number_or_zero<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u32, D::E
 }
 
 impl RawType {
-    fn scalar(&self) -> Result<Scalar> {
+    fn scalar(&self) -> Option<Scalar> {
         match (self.kind.as_str(), self.scalar.as_deref()) {
-            ("scalar", Some("uint32")) => Ok(Scalar::U32),
-            ("scalar", Some("int32")) => Ok(Scalar::I32),
-            ("scalar", Some("float32")) => Ok(Scalar::F32),
-            ("scalar", Some("bool")) => Ok(Scalar::Bool),
-            (kind, scalar) => {
-                bail!("expected uint, int, float or bool, found {}", scalar.unwrap_or(kind))
-            }
+            ("scalar", Some("uint32")) => Some(Scalar::U32),
+            ("scalar", Some("int32")) => Some(Scalar::I32),
+            ("scalar", Some("float32")) => Some(Scalar::F32),
+            ("scalar", Some("bool")) => Some(Scalar::Bool),
+            _ => None,
         }
+    }
+
+    /// For messages.
+    fn name(&self) -> &str {
+        self.scalar.as_deref().unwrap_or(&self.kind)
     }
 }

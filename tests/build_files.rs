@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use build::compile::{Compiled, FLAGS};
-use build::model::{Axis, Interface, Kernel, Manifest};
+use build::model::{Axis, Interface, Kernel, Manifest, PushField, Scalar};
 use build::slangc::{ALL, Found, NAMED, Slangc, Version, find};
 use build::sources::{self, Sources};
 use build::{assert_contains, committed, folder, write};
@@ -188,6 +188,8 @@ fn what_is_committed_belongs_together() {
 }
 
 fn sample() -> Kernel {
+    let first = |name: &str, offset| PushField { name: name.into(), offset, kind: Scalar::U32 };
+    let push_fields = vec![first("first_group_x", 0), first("first_group_y", 4)];
     Kernel {
         name: "copy".into(),
         dtype: "f32".into(),
@@ -198,6 +200,6 @@ fn sample() -> Kernel {
         entry_point: "copy_f32".into(),
         spirv: sources::hash(b"abcd"),
         workgroup_size: [Axis::Constant(1), Axis::Fixed(2), Axis::Fixed(1)],
-        interface: Interface { push_size: 0, push_fields: Vec::new(), constants: Vec::new() },
+        interface: Interface { push_size: 8, push_fields, constants: Vec::new() },
     }
 }

@@ -27,11 +27,13 @@ fn sample(name: &str, dtype: &str) -> Kernel {
         spirv: String::new(),
         workgroup_size: [Axis::Constant(1), Axis::Fixed(2), Axis::Fixed(1)],
         interface: Interface {
-            push_size: 12,
+            push_size: 20,
             push_fields: vec![
-                field("rows", 0, Scalar::U32),
-                field("shift", 4, Scalar::I32),
-                field("scale", 8, Scalar::F32),
+                field("first_group_x", 0, Scalar::U32),
+                field("first_group_y", 4, Scalar::U32),
+                field("rows", 8, Scalar::U32),
+                field("shift", 12, Scalar::I32),
+                field("scale", 16, Scalar::F32),
             ],
             constants: vec![
                 constant("lanes", 0, Scalar::U32, 32),
@@ -140,10 +142,13 @@ fn reflection_faults_are_named() {
     assert_contains(&read("", ATTRIBUTES).to_string(), "one block of push constants, found 0");
     let long = scalar("n", "uint64", r#"{"kind": "uniform", "offset": 0, "size": 8}"#);
     let error = format!("{:#}", read(&push_block(&[long], 8), ATTRIBUTES));
-    assert_contains(&error, "push constant `n`: expected uint, int, float or bool, found uint64");
+    assert_contains(&error, "push constant `n`: expected uint, int or float, found uint64");
     let flag = scalar("flag", "bool", r#"{"kind": "uniform", "offset": 0, "size": 4}"#);
     let error = read(&push_block(&[flag], 4), ATTRIBUTES).to_string();
-    assert_contains(&error, "push constant `flag`: expected u32, i32 or f32");
+    assert_contains(&error, "push constant `flag`: expected uint, int or float, found bool");
+    let wide = scalar("wide", "float64", r#"{"kind": "specializationConstant", "index": 1}"#);
+    let error = read(&wide, ATTRIBUTES).to_string();
+    assert_contains(&error, "constant `wide`: expected uint, int, float or bool, found float64");
     let error = reflection::read(r#"{"parameters": []}"#).unwrap_err().to_string();
     assert_contains(&error, "no entry point");
 }
@@ -213,10 +218,10 @@ fn a_manifest_is_sorted() {
 
 #[test]
 fn model_faults_are_named() {
-    let error = fault(|k| k.interface.push_fields[1].offset = 8);
-    assert_contains(&error, "push constant `shift`: at byte 8, expected 4");
+    let error = fault(|k| k.interface.push_fields[3].offset = 16);
+    assert_contains(&error, "push constant `shift`: at byte 16, expected 12");
     assert_contains(&error, "shaders/mamba3/copy.slang, entry point `copy_f32`");
-    assert_contains(&fault(|k| k.interface.push_size = 16), "16 bytes, but the fields make 12");
+    assert_contains(&fault(|k| k.interface.push_size = 24), "24 bytes, but the fields make 20");
     let error = fault(|k| {
         k.interface.push_size = 132;
         let names = (0..33).map(|i| field(&format!("f{i}"), 4 * i, Scalar::U32));
@@ -231,11 +236,30 @@ fn model_faults_are_named() {
 }
 
 #[test]
+fn a_push_block_begins_with_the_first_group() {
+    let error = fault(|k| k.interface.push_fields[0].name = "first".into());
+    assert_contains(&error, "expected `uint first_group_x` at byte 0, found `first` (U32)");
+    let error = fault(|k| k.interface.push_fields[1].kind = Scalar::I32);
+    assert_contains(&error, "expected `uint first_group_y` at byte 4, found `first_group_y` (I32)");
+    let error = fault(|k| {
+        k.interface.push_fields.truncate(1);
+        k.interface.push_size = 4;
+    });
+    assert_contains(&error, "expected `uint first_group_y` at byte 4, found nothing");
+    let error = fault(|k| {
+        let [x, y] = [0, 1].map(|place| k.interface.push_fields[place].name.clone());
+        k.interface.push_fields[0].name = y;
+        k.interface.push_fields[1].name = x;
+    });
+    assert_contains(&error, "expected `uint first_group_x` at byte 0, found `first_group_y`");
+}
+
+#[test]
 fn element_types_share_the_interface() {
     let mut other = sample("copy", "f16");
     other.interface.constants[0].default = 0;
     assert!(manifest(vec![sample("copy", "f32"), other.clone()]).is_ok());
-    other.interface.push_fields[0].name = "columns".into();
+    other.interface.push_fields[2].name = "columns".into();
     let error = manifest(vec![sample("copy", "f32"), other.clone()]).unwrap_err().to_string();
     assert_contains(&error, "kernel `copy` has other push constants than");
     other = sample("copy", "f16");
@@ -253,8 +277,8 @@ fn generated_code_states_the_layout() {
     for part in [
         "pub(crate) mod copy {",
         "pub(crate) shift: i32,",
-        "assert!(size_of::<Push>() == 12 && 12 <= 128);",
-        "assert!(std::mem::offset_of!(Push, scale) == 8);",
+        "assert!(size_of::<Push>() == 20 && 20 <= 128);",
+        "assert!(std::mem::offset_of!(Push, scale) == 16);",
         "#[derive(Clone, Debug, PartialEq, Eq, Hash)]\n    pub(crate) struct Constants {",
         "pub(crate) causal: bool,",
         "u32::from(self.causal),",

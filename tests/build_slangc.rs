@@ -61,7 +61,7 @@ const KERNEL: &str = r#"
 import common;
 [vk::constant_id(2)] const float factor = 1.5;
 [vk::constant_id(1)] const bool on = true;
-struct PushConstants { uint source; int shift; float scale; };
+struct PushConstants { uint first_group_x; uint first_group_y; uint source; int shift; float scale; };
 [[vk::push_constant]] PushConstants push;
 [kernel_name("scale")] [domain("test")] [variant("plain")] [dtype("f32")] [status("stable")]
 [shader("compute")] [numthreads(lanes, 2, 1)]
@@ -115,7 +115,13 @@ fn a_file_is_compiled(slangc: &Slangc) {
     let fields = scale.interface.push_fields.iter().map(|f| (f.name.as_str(), f.offset, f.kind));
     assert_eq!(
         Vec::from_iter(fields),
-        [("source", 0, Scalar::U32), ("shift", 4, Scalar::I32), ("scale", 8, Scalar::F32)]
+        [
+            ("first_group_x", 0, Scalar::U32),
+            ("first_group_y", 4, Scalar::U32),
+            ("source", 8, Scalar::U32),
+            ("shift", 12, Scalar::I32),
+            ("scale", 16, Scalar::F32),
+        ]
     );
 }
 
