@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::module::{DESCRIPTOR_SET, FUNCTION, Instruction, Module, PUSH_CONSTANT, op};
+use super::vocabulary::name;
 
 /// The faults of a module; none when every index is a member of the push constants, the same one wherever paths meet.
 pub(crate) fn faults(words: &[u32]) -> Vec<String> {
@@ -13,15 +14,22 @@ pub(crate) fn faults(words: &[u32]) -> Vec<String> {
     };
     let heaps: Vec<u32> = module.all.iter().filter(bound).map(|(_, words)| words[1]).collect();
     let mut faults = Vec::new();
+    let mut function = String::new();
     for &(number, words) in &module.all {
+        if number == op::FUNCTION {
+            function = module.name(words[1]);
+        }
         let fault = match (number, words) {
             (op::ACCESS_CHAIN | op::IN_BOUNDS_ACCESS_CHAIN, [_, _, base, index, ..])
                 if heaps.contains(base) =>
             {
-                module.sources(*index, &[], 0).err()
+                let fault = module.sources(*index, &[], 0).err();
+                fault.map(|why| {
+                    format!("in `{function}` a heap index that is not from the push block: {why}")
+                })
             }
             _ => (takes_pointers(number) && words.iter().any(|word| heaps.contains(word)))
-                .then(|| format!("instruction {number} uses the heap")),
+                .then(|| format!("the heap is used other than by index: {}", name(number))),
         };
         faults.extend(fault);
     }
@@ -47,13 +55,25 @@ const COMPUTED: u32 = u32::MAX;
 const DEEPEST: usize = 64;
 
 impl Module<'_> {
+    /// An id and the shader's name for it.
+    fn called(&self, id: u32) -> String {
+        let named = self.all.iter().any(|(number, words)| *number == op::NAME && words[0] == id);
+        if named { format!("%{id} `{}`", self.name(id)) } else { format!("%{id}") }
+    }
+
+    /// Whether a value is a vector.
+    fn is_vector(&self, id: u32) -> bool {
+        let ty = self.made_by.get(&id).and_then(|(_, words)| self.made_by.get(&words[0]));
+        ty.is_some_and(|(number, _)| *number == op::TYPE_VECTOR)
+    }
+
     /// The push constants that member `path` of a value can be.
     fn sources(&self, id: u32, path: &[u32], depth: usize) -> Result<BTreeSet<u32>, String> {
         let Some(&(number, words)) = self.made_by.get(&id) else {
-            return Err(format!("id {id} is made by nothing known"));
+            return Err(format!("{} is made by nothing known", self.called(id)));
         };
         if depth > DEEPEST {
-            return Err(format!("id {id} goes in circles"));
+            return Err(format!("{} goes in circles", self.called(id)));
         }
         let deeper = |id: u32, path: &[u32]| self.sources(id, path, depth + 1);
         match (number, words) {
@@ -67,11 +87,17 @@ impl Module<'_> {
                     None => deeper(*whole, path),
                 }
             }
+            // A vector among the parts counts for several members.
+            (op::COMPOSITE_CONSTRUCT, [_, _, parts @ ..])
+                if parts.iter().any(|part| self.is_vector(*part)) =>
+            {
+                Err(format!("{} is composed of vectors", self.called(id)))
+            }
             (op::COMPOSITE_CONSTRUCT, [_, _, parts @ ..]) => match path {
                 [member, rest @ ..] if (*member as usize) < parts.len() => {
                     deeper(parts[*member as usize], rest)
                 }
-                _ => Err(format!("id {id} is composed")),
+                _ => Err(format!("{} is composed", self.called(id))),
             },
             (op::LOAD, [_, _, pointer, ..]) => self.loaded(*pointer, path, depth),
             (op::FUNCTION_PARAMETER, _) => {
@@ -91,7 +117,7 @@ impl Module<'_> {
             (op::PHI, [_, _, pairs @ ..]) => {
                 self.one(id, pairs.chunks(2).map(|pair| deeper(pair[0], path)))
             }
-            _ => Err(format!("id {id} is made by instruction {number}")),
+            _ => Err(format!("{} is made by {}", self.called(id), name(number))),
         }
     }
 
@@ -104,9 +130,9 @@ impl Module<'_> {
         let all: BTreeSet<u32> =
             values.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         match all.len() {
-            0 => Err(format!("id {id} is never set")),
+            0 => Err(format!("{} is never stored", self.called(id))),
             1 => Ok(all),
-            _ => Err(format!("id {id} is one of several push constants")),
+            _ => Err(format!("{} is one of several push constants", self.called(id))),
         }
     }
 
@@ -121,13 +147,18 @@ impl Module<'_> {
                     [member] if member != COMPUTED => {
                         all.insert(member);
                     }
-                    _ => return Err(format!("id {pointer} is no member of the push constants")),
+                    _ => {
+                        return Err(format!(
+                            "{} is no member of the push block",
+                            self.called(pointer)
+                        ));
+                    }
                 },
                 Some(FUNCTION) if path.contains(&COMPUTED) => {
-                    return Err(format!("pointer {pointer} has a computed index"));
+                    return Err(format!("{} has a computed index", self.called(pointer)));
                 }
                 Some(FUNCTION) => all.extend(self.stored(variable, &path, depth)?),
-                _ => return Err(format!("id {pointer} points to variable {variable}")),
+                _ => return Err(format!("it is loaded from {}", self.called(variable))),
             }
         }
         Ok(all)
@@ -143,7 +174,7 @@ impl Module<'_> {
                 let known = place.path.split(|member| *member == COMPUTED).next().unwrap_or(&[]);
                 match path.strip_prefix(known) {
                     Some(_) if known.len() < place.path.len() => {
-                        return Err(format!("pointer {pointer} has a computed index"));
+                        return Err(format!("{} has a computed index", self.called(pointer)));
                     }
                     Some(rest) => values.push(self.sources(value, rest, depth + 1)),
                     None => {}
@@ -156,10 +187,10 @@ impl Module<'_> {
     /// Where a pointer can point.
     fn places(&self, pointer: u32, depth: usize) -> Result<Vec<Place>, String> {
         let Some(&(number, words)) = self.made_by.get(&pointer) else {
-            return Err(format!("pointer {pointer} is made by nothing known"));
+            return Err(format!("{} is made by nothing known", self.called(pointer)));
         };
         if depth > DEEPEST {
-            return Err(format!("pointer {pointer} goes in circles"));
+            return Err(format!("{} goes in circles", self.called(pointer)));
         }
         match (number, words) {
             (op::VARIABLE, _) => Ok(vec![Place { variable: pointer, path: Vec::new() }]),
@@ -174,7 +205,7 @@ impl Module<'_> {
                 let places = arguments.iter().map(|argument| self.places(*argument, depth + 1));
                 Ok(places.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
             }
-            _ => Err(format!("pointer {pointer} is made by instruction {number}")),
+            _ => Err(format!("{} is made by {}", self.called(pointer), name(number))),
         }
     }
 }

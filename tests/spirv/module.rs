@@ -9,6 +9,7 @@ pub(crate) mod op {
     pub(crate) const NAME: u16 = 5;
     pub(crate) const ENTRY_POINT: u16 = 15;
     pub(crate) const CAPABILITY: u16 = 17;
+    pub(crate) const TYPE_VECTOR: u16 = 23;
     pub(crate) const TYPE_RUNTIME_ARRAY: u16 = 29;
     pub(crate) const CONSTANT_TRUE: u16 = 41;
     pub(crate) const CONSTANT_FALSE: u16 = 42;

@@ -1,31 +1,41 @@
-//! Variables of an invocation are stored before they are loaded. Software drivers hand out zeros, so what is never
+//! Variables, of an invocation and of a function, are stored before they are loaded. Software drivers hand out zeros, so what is never
 //! cleared shows on no test device; on others it is whatever the registers held.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::module::{Function, Module, PRIVATE, op};
+use super::module::{FUNCTION, Function, Module, PRIVATE, op};
 
 /// Variables by bits: set when stored.
-type Stored = u64;
+type Stored = u128;
 
 /// The names of the variables that some path loads first, with boolean specialization constants as given by their ids.
 /// Loops are taken to run at least once, and a store to one element as one to all.
 pub(crate) fn loaded_first(module: &Module, constants: &BTreeMap<u32, bool>) -> BTreeSet<String> {
-    let variables = module.variables(PRIVATE);
-    assert!(variables.len() <= 64);
+    let variables: Vec<u32> = module
+        .all
+        .iter()
+        .filter(|(number, words)| {
+            *number == op::VARIABLE && [PRIVATE, FUNCTION].contains(&words[2])
+        })
+        .map(|(_, words)| words[1])
+        .collect();
+    assert!(variables.len() <= Stored::BITS as usize);
     let mut walk =
         Walk { module, constants, variables, known: HashMap::new(), faults: BTreeSet::new() };
     let entry = module.all.iter().find(|(number, _)| *number == op::ENTRY_POINT).unwrap();
-    walk.function(entry.1[1], 0);
+    walk.function(entry.1[1], 0, &Vec::new());
     walk.faults
 }
+
+/// Of each parameter of a function, which variable it points into.
+type Arguments = Vec<(u32, Option<usize>)>;
 
 struct Walk<'a> {
     module: &'a Module<'a>,
     constants: &'a BTreeMap<u32, bool>,
     variables: Vec<u32>,
-    /// What is stored after a function, by what was before.
-    known: HashMap<(u32, Stored), Stored>,
+    /// What is stored after a function, by what was before and what its parameters point into.
+    known: HashMap<(u32, Stored, Vec<Option<usize>>), Stored>,
     faults: BTreeSet<String>,
 }
 
@@ -37,8 +47,9 @@ struct Block<'a> {
 }
 
 impl Walk<'_> {
-    fn function(&mut self, id: u32, before: Stored) -> Stored {
-        if let Some(&after) = self.known.get(&(id, before)) {
+    fn function(&mut self, id: u32, before: Stored, arguments: &Arguments) -> Stored {
+        let key = (id, before, arguments.iter().map(|(_, into)| *into).collect());
+        if let Some(&after) = self.known.get(&key) {
             return after;
         }
         let module = self.module;
@@ -46,7 +57,7 @@ impl Walk<'_> {
         let blocks = self.blocks(function);
         let reached = reached(&blocks);
         let mut entering = vec![Stored::MAX; blocks.len()];
-        entering[0] = before;
+        entering[0] = before & !self.own(function);
         let mut leaving = vec![Stored::MAX; blocks.len()];
         loop {
             let mut changed = false;
@@ -62,7 +73,7 @@ impl Walk<'_> {
                         entering[at] |= leaving[continues];
                     }
                 }
-                let after = self.block(&blocks[at], entering[at], false);
+                let after = self.block(&blocks[at], entering[at], arguments, false);
                 changed |= after != leaving[at];
                 leaving[at] = after;
             }
@@ -72,20 +83,42 @@ impl Walk<'_> {
         }
         let mut after = Stored::MAX;
         for at in reached {
-            self.block(&blocks[at], entering[at], true);
+            self.block(&blocks[at], entering[at], arguments, true);
             if blocks[at].next.is_empty() {
                 after &= leaving[at];
             }
         }
-        self.known.insert((id, before), after);
+        self.known.insert(key, after);
         after
     }
 
-    fn block(&mut self, block: &Block, mut stored: Stored, report: bool) -> Stored {
+    /// The variables of a function, which hold nothing when it is entered.
+    fn own(&self, function: &Function) -> Stored {
+        let ids = function.body.iter().filter(|(number, _)| *number == op::VARIABLE);
+        let places =
+            ids.filter_map(|(_, words)| self.variables.iter().position(|v| *v == words[1]));
+        places.fold(0, |all, place| all | 1 << place)
+    }
+
+    /// What the parameters of a called function point into.
+    fn arguments(&self, call: &[u32], outer: &Arguments) -> Arguments {
+        let function = self.module.functions.iter().find(|f| f.id == call[2]).unwrap();
+        let parameters = function.body.iter().filter(|(n, _)| *n == op::FUNCTION_PARAMETER);
+        let pairs = parameters.map(|(_, words)| words[1]).zip(&call[3..]);
+        pairs.map(|(parameter, value)| (parameter, self.variable(*value, outer))).collect()
+    }
+
+    fn block(
+        &mut self,
+        block: &Block,
+        mut stored: Stored,
+        arguments: &Arguments,
+        report: bool,
+    ) -> Stored {
         for &(number, words) in block.body {
             match number {
                 op::LOAD => {
-                    if let Some(variable) = self.variable(words[2])
+                    if let Some(variable) = self.variable(words[2], arguments)
                         && stored & 1 << variable == 0
                         && report
                     {
@@ -93,11 +126,14 @@ impl Walk<'_> {
                     }
                 }
                 op::STORE => {
-                    if let Some(variable) = self.variable(words[0]) {
+                    if let Some(variable) = self.variable(words[0], arguments) {
                         stored |= 1 << variable;
                     }
                 }
-                op::FUNCTION_CALL => stored = self.function(words[2], stored),
+                op::FUNCTION_CALL => {
+                    let inner = self.arguments(words, arguments);
+                    stored = self.function(words[2], stored, &inner);
+                }
                 _ => {}
             }
         }
@@ -105,9 +141,14 @@ impl Walk<'_> {
     }
 
     /// Which variable a pointer points into.
-    fn variable(&self, pointer: u32) -> Option<usize> {
+    fn variable(&self, pointer: u32, arguments: &Arguments) -> Option<usize> {
         match self.module.made_by.get(&pointer) {
-            Some((op::ACCESS_CHAIN | op::IN_BOUNDS_ACCESS_CHAIN, words)) => self.variable(words[2]),
+            Some((op::ACCESS_CHAIN | op::IN_BOUNDS_ACCESS_CHAIN, words)) => {
+                self.variable(words[2], arguments)
+            }
+            Some((op::FUNCTION_PARAMETER, _)) => {
+                arguments.iter().find(|(parameter, _)| *parameter == pointer)?.1
+            }
             _ => self.variables.iter().position(|variable| *variable == pointer),
         }
     }
