@@ -130,5 +130,5 @@ fn trial(
         }
         gpu::on_own(|options| (options.form, options.validation) = (form, validation), on_runtime)
     };
-    Trial::ignorable_test(name, run).with_kind("gpu")
+    Trial::ignorable_test(name, move || gpu::alone(run)).with_kind("gpu")
 }

@@ -107,7 +107,8 @@ where
     })
 }
 
-fn alone<T>(work: impl FnOnce() -> T) -> T {
+/// Works while no other trial runs.
+pub fn alone<T>(work: impl FnOnce() -> T) -> T {
     let _turn = TURN.write();
     ALONE.set(true);
     let done = work();
@@ -137,22 +138,22 @@ where
     F: FnOnce(Runtime) -> Result<(), Failed> + Send + 'static,
 {
     let run = || on_own(|options| options.validation = Validation::STANDARD, test);
-    Trial::ignorable_test(name, run).with_kind("gpu")
+    Trial::ignorable_test(name, || alone(run)).with_kind("gpu")
 }
 
-/// Tests on a runtime of its own while no other trial runs; ignored where there is no device, or no layer.
+/// Tests on a runtime of its own, within [`alone`]; ignored where there is no device, or no layer.
 pub fn on_own(
     change: impl FnOnce(&mut RuntimeOptions),
     test: impl FnOnce(Runtime) -> Result<(), Failed>,
 ) -> Result<Completion, Failed> {
-    alone(|| match open(change) {
+    match open(change) {
         Ok(runtime) => test(runtime).map(|()| Completion::Completed),
         Err(error @ Error::NoValidationLayer(_)) if !options().validation.any() => {
             Ok(Completion::ignored_with(error))
         }
         Err(error) if is_missing(&error) => Ok(Completion::ignored_with(error)),
         Err(error) => Err(in_full(&error).into()),
-    })
+    }
 }
 
 /// A trial on the binary's runtime that fails by panicking.
