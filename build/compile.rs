@@ -17,7 +17,7 @@ use super::spirv;
 /// What every shader is compiled with. Every capability that a shader may use is named, so that any
 /// other one is an error. `-O0`: what reorders arithmetic is the driver's business or nobody's.
 pub(crate) const FLAGS: &str = "-target spirv \
-    -profile spirv_1_5+spvGroupNonUniform+spvGroupNonUniformArithmetic \
+    -profile spirv_1_5+spvGroupNonUniform+spvGroupNonUniformArithmetic+spvGroupNonUniformShuffle \
     -O0 -fp-mode precise -fvk-use-entrypoint-name -warnings-as-errors all -I shaders/shared";
 
 /// Descriptors in the heap of [`Form::FixedHeap`].

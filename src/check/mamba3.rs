@@ -120,7 +120,7 @@ fn run(
 ) -> Result<BackwardOutputs<HostTensor>> {
     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
     let inputs = inputs.as_ref().try_map(|name, tensor| runtime.upload(name, tensor))?;
-    let outputs = allocate(runtime, &geometry)?;
+    let outputs = allocate(runtime, &geometry, inputs.projected.dtype())?;
     let mut recorder = runtime.recorder()?;
     for (_, tensor) in outputs.named() {
         recorder.fill(tensor, poison)?;

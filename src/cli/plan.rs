@@ -2,6 +2,7 @@
 
 use backslang::HostTensor;
 use backslang::kernels::attention::{Plan, backward};
+use backslang::kernels::mamba3::preprocess::dtype_of;
 use backslang::kernels::mamba3::preprocess_backward;
 use backslang::kernels::{Launch, Target};
 use backslang::manifest::{Constant, Scalar};
@@ -31,6 +32,8 @@ pub(crate) fn describe(job: &Job) -> Result<Report> {
 
 fn mamba3(job: &Mamba3Job) -> Result<Outline> {
     let g = &job.geometry;
+    let dtype = job.inputs.projected.dtype();
+    let output = |(name, shape): (&str, &Vec<usize>)| dtype_of(name, dtype).size() * count(shape);
     Ok(Outline {
         sizes: vec![
             ("rows", g.rows),
@@ -41,10 +44,10 @@ fn mamba3(job: &Mamba3Job) -> Result<Outline> {
             ("rope_angles", g.rope_angles),
             ("projected_width", g.projected_width()),
         ],
-        launches: preprocess_backward::launches(g, Target::TYPICAL)?.into(),
+        launches: preprocess_backward::launches(g, dtype, Target::TYPICAL)?,
         bytes: vec![
             ("inputs", job.inputs.named().map(|(_, tensor)| bytes(tensor)).sum()),
-            ("outputs", g.backward_outputs().named().map(|(_, shape)| float_bytes(shape)).sum()),
+            ("outputs", g.backward_outputs().named().map(output).sum()),
         ],
     })
 }
@@ -66,9 +69,9 @@ fn attention(job: &AttentionJob) -> Result<Outline> {
     let shapes = job.inputs.as_ref().map(|_, tensor| (tensor.shape(), tensor.dtype()));
     let mut inputs = 0;
     job.inputs.as_ref().map(|_, tensor| inputs += bytes(tensor));
-    let gradients =
-        job.options.gradients.iter().map(|gradient| float_bytes(&g.gradient_shape(gradient)));
-    let statistics = if g.statistics_columns == 3 { 0 } else { float_bytes(&g.statistics_shape()) };
+    let size = job.inputs.q.dtype().size();
+    let gradients = job.options.gradients.iter().map(|of| size * count(&g.gradient_shape(of)));
+    let statistics = if g.statistics_columns == 3 { 0 } else { 4 * count(&g.statistics_shape()) };
     Ok(Outline {
         sizes,
         launches: backward::launches(&shapes, plan, &job.options, Target::TYPICAL)?,
@@ -84,8 +87,8 @@ fn bytes(tensor: &HostTensor) -> usize {
     tensor.bytes().len()
 }
 
-fn float_bytes(shape: &[usize]) -> usize {
-    4 * shape.iter().product::<usize>()
+fn count(shape: &[usize]) -> usize {
+    shape.iter().product()
 }
 
 fn plan_bytes(plan: &Plan) -> usize {

@@ -6,11 +6,13 @@ mod tensors;
 
 pub mod attention;
 pub mod mamba3;
+mod pack;
 
 pub use launch::{Launch, Target};
 
 use crate::error::{Error, Result};
 use crate::host::Dtype;
+use crate::manifest::{self, Kernel};
 use crate::runtime::{Tensor, Timing};
 
 /// What a call on host arrays gives back.
@@ -30,6 +32,15 @@ fn expect_dtype(array: &str, found: Dtype, expected: Dtype) -> Result<()> {
         array: array.to_owned(),
         expected: expected.name(),
         found: found.to_string(),
+    })
+}
+
+/// The kernel for tensors of another element type.
+fn for_dtype(kernel: &'static Kernel, array: &str, dtype: Dtype) -> Result<&'static Kernel> {
+    manifest::kernel(kernel.name, dtype.name()).ok_or_else(|| Error::Dtype {
+        array: array.to_owned(),
+        expected: "f32, f16 or bf16",
+        found: dtype.to_string(),
     })
 }
 

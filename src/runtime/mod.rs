@@ -196,7 +196,7 @@ impl Runtime {
         let tensor = Tensor::new(&self.core, name, dtype, shape)?;
         if self.core.strain.guard.load(Ordering::Relaxed) > 0 {
             let mut recorder = self.recorder()?;
-            recorder.fill(&tensor, f32::NAN.to_bits())?;
+            recorder.fill(&tensor, transfer::GUARD)?;
             recorder.submit()?;
         }
         Ok(tensor)
@@ -225,15 +225,9 @@ impl Runtime {
     /// # Errors
     /// [`Error::Parameter`] when the tensor belongs to another runtime, and those of [`Submission::wait`].
     pub fn download(&self, tensor: &Tensor) -> Result<HostTensor> {
-        if tensor.dtype() == Dtype::F32 {
-            // Straight into its final place.
-            let mut data = vec![0.0f32; (tensor.bytes() / 4) as usize];
-            self.read(tensor, bytemuck::cast_slice_mut(&mut data))?;
-            return HostTensor::from_f32(tensor.shape(), data);
-        }
-        let mut bytes = vec![0; tensor.bytes() as usize];
-        self.read(tensor, &mut bytes)?;
-        HostTensor::from_bytes(tensor.dtype(), tensor.shape(), &bytes)
+        let mut host = HostTensor::zeros(tensor.dtype(), tensor.shape());
+        self.read(tensor, host.bytes_mut())?;
+        Ok(host)
     }
 
     /// Copies the contents of a tensor to `bytes`, after all work submitted before.

@@ -72,6 +72,9 @@ fn finish((copy, staging, piece): (Submission, Arc<Pooled>, &mut [u8])) -> Resul
     Ok(())
 }
 
+/// What lies behind a guarded tensor: NaN as elements of any type.
+pub(super) const GUARD: u32 = u32::MAX;
+
 /// Whether all words behind the tensor that kernels see are NaN.
 pub(super) fn guard_holds(runtime: &Runtime, tensor: &Tensor) -> Result<bool> {
     let Some((_, range)) = tensor.memory() else { return Ok(true) };
@@ -85,7 +88,7 @@ pub(super) fn guard_holds(runtime: &Runtime, tensor: &Tensor) -> Result<bool> {
     recorder.copy_out(tensor, start, staging.clone(), length)?;
     recorder.submit()?.wait()?;
     let words = staging.get().map_or(&[][..], |buffer| &buffer.mapped()[..length as usize]);
-    Ok(words.chunks_exact(4).all(|word| word == f32::NAN.to_ne_bytes()))
+    Ok(words.chunks_exact(4).all(|word| word == GUARD.to_ne_bytes()))
 }
 
 /// Whether the dummy buffer holds zeros.

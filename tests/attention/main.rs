@@ -6,6 +6,7 @@ mod common;
 mod accuracy;
 mod bits;
 mod calls;
+mod halves;
 mod nonfinite;
 mod pages;
 mod sizes;
@@ -61,6 +62,11 @@ fn main() -> std::process::ExitCode {
         gpu::trial("nothing_is_dispatched_for_nothing", calls::nothing_is_dispatched_for_nothing),
         gpu::trial("nothing_is_stored_unasked", calls::nothing_is_stored_unasked),
         gpu::trial("launches_wait_for_what_they_read", calls::launches_wait_for_what_they_read),
+        gpu::trial("golden_halves", halves::golden_halves),
+        gpu::trial("random_halves", halves::random_halves),
+        gpu::trial("half_dims", halves::half_dims),
+        gpu::trial("half_settings_share_bits", halves::half_settings_share_bits),
+        gpu::trial("half_sums_are_wide", halves::half_sums_are_wide),
         gpu::trial_alone("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
     ])
 }

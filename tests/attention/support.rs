@@ -1,10 +1,10 @@
 //! Cases, and running them on poisoned outputs.
 
-use backslang::HostTensor;
 use backslang::kernels::attention::backward::{self, DevicePlan};
 use backslang::kernels::attention::{BackwardOutputs, Geometry, History, Options, Plan};
 use backslang::reference;
 use backslang::runtime::Runtime;
+use backslang::{Dtype, HostTensor};
 use ndarray::ArrayD;
 
 use crate::common::compare::{assert_close, assert_same_bits};
@@ -78,15 +78,17 @@ pub(crate) fn run_poisoned(
     let mut fences = Fences::new(runtime);
     fences.add();
     let gradients = options.gradients.resolve(|g| g.exists(geometry.is_mla())).unwrap();
-    let mut output = |name, shape: &[usize]| fences.output(&mut recorder, name, shape);
+    let dtype = inputs.q.dtype();
+    let mut output =
+        |name, dtype, shape: &[usize]| fences.output(&mut recorder, name, dtype, shape);
     let outputs = BackwardOutputs {
         gradients: gradients
             .iter()
-            .map(|g| (g, output(g.output_name(), &geometry.gradient_shape(g))))
+            .map(|g| (g, output(g.output_name(), dtype, &geometry.gradient_shape(g))))
             .collect(),
         statistics: match &inputs.statistics {
             Some(complete) if geometry.statistics_columns == 3 => complete.clone(),
-            _ => output("statistics", &geometry.statistics_shape()),
+            _ => output("statistics", Dtype::F32, &geometry.statistics_shape()),
         },
     };
     fences.fill(&mut recorder);

@@ -16,13 +16,11 @@ pub fn assert_close(found: &HostTensor, expected: &ArrayD<f64>, tolerance: f64, 
 /// Holds every bit.
 pub fn assert_same_bits(found: &HostTensor, expected: &HostTensor, what: &str) {
     assert_eq!(found.shape(), expected.shape(), "{what}");
-    let bits = |tensor: &HostTensor| {
-        tensor.as_f32().unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
-    };
-    let (found, expected) = (bits(found), bits(expected));
-    let differs = found.iter().zip(&expected).position(|(a, b)| a != b);
-    if let Some(at) = differs {
-        let [a, b] = [found[at], expected[at]].map(f32::from_bits);
+    assert_eq!(found.dtype(), expected.dtype(), "{what}");
+    let size = found.dtype().size();
+    let pairs = found.bytes().chunks(size).zip(expected.bytes().chunks(size));
+    if let Some(at) = pairs.into_iter().position(|(a, b)| a != b) {
+        let [a, b] = [found, expected].map(|tensor| *tensor.to_f64().iter().nth(at).unwrap());
         panic!("{what}: element {at} is {a:e}, not {b:e}");
     }
 }

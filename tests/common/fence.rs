@@ -12,6 +12,8 @@ pub struct Fences<'a> {
 
 const PATTERN: u32 = 0xf00d_cafe;
 const WORDS: usize = 64;
+/// NaN as an element of any type.
+const POISON: u32 = u32::MAX;
 
 impl<'a> Fences<'a> {
     pub fn new(runtime: &'a Runtime) -> Self {
@@ -24,9 +26,15 @@ impl<'a> Fences<'a> {
     }
 
     /// A tensor for results, full of NaN so that an element that is not written shows, and a post after it.
-    pub fn output(&mut self, recorder: &mut Recorder<'_>, name: &str, shape: &[usize]) -> Tensor {
-        let tensor = self.runtime.tensor(name, Dtype::F32, shape).unwrap();
-        recorder.fill(&tensor, f32::NAN.to_bits()).unwrap();
+    pub fn output(
+        &mut self,
+        recorder: &mut Recorder<'_>,
+        name: &str,
+        dtype: Dtype,
+        shape: &[usize],
+    ) -> Tensor {
+        let tensor = self.runtime.tensor(name, dtype, shape).unwrap();
+        recorder.fill(&tensor, POISON).unwrap();
         self.add();
         tensor
     }

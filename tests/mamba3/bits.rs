@@ -1,5 +1,6 @@
 //! Bits: what may not change them, and the order that gives them.
 
+use backslang::Dtype;
 use backslang::kernels::mamba3::preprocess::Parameters;
 use backslang::kernels::mamba3::preprocess_backward::{self, DT_BIAS_CHUNK_ROWS};
 use backslang::runtime::Runtime;
@@ -45,7 +46,7 @@ pub(crate) fn launches_wait_for_what_they_read(runtime: &Runtime) {
     let sizes = geometry(3, 4, 1, 2, 3, 0);
     let inputs = random::mamba3(&sizes, 1);
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
-    let outputs = preprocess_backward::allocate(runtime, &sizes).unwrap();
+    let outputs = preprocess_backward::allocate(runtime, &sizes, Dtype::F32).unwrap();
     let mut recorder = runtime.recorder().unwrap();
     preprocess_backward::record(&mut recorder, &inputs, &Parameters::default(), &outputs).unwrap();
     assert_eq!(recorder.barriers(), 2);

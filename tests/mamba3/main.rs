@@ -5,6 +5,7 @@ mod common;
 
 mod accuracy;
 mod bits;
+mod halves;
 mod heads;
 mod nonfinite;
 mod sizes;
@@ -43,5 +44,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("more_heads_than_an_axis_holds", sizes::more_heads_than_an_axis_holds),
         gpu::trial_alone("rows_that_fill_a_binding", sizes::rows_that_fill_a_binding),
         gpu::trial("passed_through_bits", bits::passed_through_bits),
+        gpu::trial("random_halves", halves::random_halves),
+        gpu::trial("half_bits_pass_through", halves::half_bits_pass_through),
     ])
 }

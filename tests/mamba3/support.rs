@@ -2,7 +2,7 @@
 
 use backslang::HostTensor;
 use backslang::kernels::mamba3::preprocess::{
-    BackwardInputs, BackwardOutputs, Geometry, Parameters,
+    BackwardInputs, BackwardOutputs, Geometry, Parameters, dtype_of,
 };
 use backslang::kernels::mamba3::preprocess_backward;
 use backslang::reference;
@@ -25,8 +25,10 @@ pub(crate) fn run_poisoned(
     let mut recorder = runtime.recorder().unwrap();
     let mut fences = Fences::new(runtime);
     fences.add();
-    let outputs =
-        geometry.backward_outputs().map(|name, shape| fences.output(&mut recorder, name, &shape));
+    let outputs = geometry.backward_outputs().map(|name, shape| {
+        let dtype = dtype_of(name, host.projected.dtype());
+        fences.output(&mut recorder, name, dtype, &shape)
+    });
     fences.fill(&mut recorder);
     preprocess_backward::record(&mut recorder, &inputs, parameters, &outputs).unwrap();
     recorder.submit().unwrap().wait().unwrap();

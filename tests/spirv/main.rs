@@ -59,6 +59,8 @@ fn needs(module: &Module, capability: u32) -> Option<bool> {
         }
         // GroupNonUniformArithmetic: from OpGroupNonUniformIAdd to OpGroupNonUniformLogicalXor.
         63 => Some(has(|n| (349..=364).contains(&n))),
+        // GroupNonUniformShuffle: OpGroupNonUniformShuffle, OpGroupNonUniformShuffleXor.
+        65 => Some(has(|n| (345..=346).contains(&n))),
         // RuntimeDescriptorArray: a variable that is a runtime array.
         5302 => Some(module.all.iter().any(|(number, words)| {
             let pointee =
@@ -199,6 +201,7 @@ fn the_compiler_may_use_the_capabilities_that_modules_have() {
         declared.extend(capabilities.filter_map(|(_, words)| match words[0] {
             61 => Some("GroupNonUniform"),
             63 => Some("GroupNonUniformArithmetic"),
+            65 => Some("GroupNonUniformShuffle"),
             // Shader is in every profile, RuntimeDescriptorArray in the one given.
             _ => None,
         }));

@@ -111,6 +111,7 @@ const INSTRUCTIONS: &[(u16, &str)] = &[
     (254, "OpReturnValue"),
     (255, "OpUnreachable"),
     (331, "OpExecutionModeId"),
+    (345, "OpGroupNonUniformShuffle"),
     (350, "OpGroupNonUniformFAdd"),
     (400, "OpCopyLogical"),
 ];

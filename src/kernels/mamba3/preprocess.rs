@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, Result};
+use crate::host::Dtype;
 use crate::kernels::index_range::{count, fits};
 use crate::kernels::tensors::tensor_group;
 
@@ -95,6 +96,16 @@ tensor_group! {
         pub trap,
         /// `rope_angles` wide.
         pub angle,
+    }
+}
+
+/// The element type of an array where that of `projected` is `packed`: what belongs to a head alone is f32, all else is
+/// as the packed rows.
+pub fn dtype_of(array: &str, packed: Dtype) -> Dtype {
+    match array {
+        "dt_bias" | "dt" | "adt" | "trap" | "dt_gradient" | "adt_gradient" | "trap_gradient"
+        | "dt_bias_partial" | "dt_bias_gradient" => Dtype::F32,
+        _ => packed,
     }
 }
 

@@ -49,6 +49,7 @@ const REQUIREMENTS: &[Requirement] = &[
     feature("runtimeDescriptorArray", Some(5302), |f| &mut f.v12.runtime_descriptor_array),
     subgroup("basic subgroup operations", 61, vk::SubgroupFeatureFlags::BASIC),
     subgroup("subgroup arithmetic", 63, vk::SubgroupFeatureFlags::ARITHMETIC),
+    subgroup("subgroup shuffles", 65, vk::SubgroupFeatureFlags::SHUFFLE),
     // What they do without declaring it: index the heap by push constants, take their workgroup size from one.
     feature("shaderStorageBufferArrayDynamicIndexing", None, |f| {
         &mut f.core.shader_storage_buffer_array_dynamic_indexing

@@ -6,6 +6,7 @@ use super::call::{Call, Step};
 use crate::error::Result;
 use crate::kernels::Launch;
 use crate::kernels::index_range::narrow;
+use crate::kernels::pack;
 use crate::manifest::{clear_pages, history_backward, query_backward};
 use crate::runtime::{Access, Recorder, Tensor};
 
@@ -15,6 +16,8 @@ pub(super) struct Binding<'a> {
     pub(super) inputs: &'a BackwardInputs<Tensor>,
     pub(super) plan: &'a DevicePlan,
     pub(super) outputs: &'a BackwardOutputs<Tensor>,
+    /// The gradients as the kernels write them: the outputs, or f32 scratch to be packed into those.
+    pub(super) written: &'a [(Gradient, Tensor)],
 }
 
 /// The history's tensors as the kernels bind them: the latent stands for key and value.
@@ -49,6 +52,10 @@ fn write(access: &mut Access<'_>, tensor: Option<&Tensor>) -> u32 {
     tensor.map_or(access.unused(), |tensor| access.write(tensor))
 }
 
+fn find<'a>(gradients: &'a [(Gradient, Tensor)], wanted: &[Gradient]) -> Option<&'a Tensor> {
+    gradients.iter().find(|(g, _)| wanted.contains(g)).map(|(_, tensor)| tensor)
+}
+
 impl Binding<'_> {
     pub(super) fn record(
         &self,
@@ -60,17 +67,17 @@ impl Binding<'_> {
             Step::Query => self.query(recorder, launch),
             Step::Clear(gradient) => self.clear(recorder, launch, gradient),
             Step::History => self.history(recorder, launch),
+            Step::Pack(gradient) => self.pack(recorder, launch, gradient),
         }
     }
 
     fn gradient(&self, wanted: &[Gradient]) -> Option<&Tensor> {
-        let found = self.outputs.gradients.iter().find(|(g, _)| wanted.contains(g));
-        found.map(|(_, tensor)| tensor)
+        find(self.written, wanted)
     }
 
     fn query(&self, recorder: &mut Recorder<'_>, launch: &Launch) -> Result<()> {
         use query_backward::Push;
-        let Self { call, inputs, plan, outputs } = self;
+        let Self { call, inputs, plan, outputs, .. } = self;
         let geometry = &call.geometry;
         let push = Push {
             queries: plan.plan.queries(),
@@ -103,7 +110,7 @@ impl Binding<'_> {
 
     fn history(&self, recorder: &mut Recorder<'_>, launch: &Launch) -> Result<()> {
         use history_backward::Push;
-        let Self { call, inputs, plan, outputs } = self;
+        let Self { call, inputs, plan, outputs, .. } = self;
         let geometry = &call.geometry;
         let push = Push {
             queries: plan.plan.queries(),
@@ -135,6 +142,14 @@ impl Binding<'_> {
         })
     }
 
+    fn pack(&self, recorder: &mut Recorder<'_>, launch: &Launch, gradient: Gradient) -> Result<()> {
+        let target = find(&self.outputs.gradients, &[gradient]);
+        match self.gradient(&[gradient]).zip(target) {
+            Some((source, target)) => pack::record(recorder, launch, source, target),
+            None => Ok(()),
+        }
+    }
+
     fn clear(
         &self,
         recorder: &mut Recorder<'_>,
@@ -142,8 +157,7 @@ impl Binding<'_> {
         gradient: Gradient,
     ) -> Result<()> {
         use clear_pages::Push;
-        let page = self.call.geometry.gradient_shape(gradient).into_iter().skip(1).product();
-        let page_words = narrow("elements of a page", page)?;
+        let page_words = self.call.page_words(gradient)?;
         launch.record(recorder, |access| Push {
             pages_index: access.read(&self.plan.inactive_pages),
             target_index: write(access, self.gradient(&[gradient])),

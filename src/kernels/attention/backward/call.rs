@@ -4,7 +4,7 @@ use super::super::{BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradient
 use crate::error::{Error, Result};
 use crate::host::Dtype;
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Target, expect_dtype, expect_tensor};
+use crate::kernels::{Launch, Target, expect_dtype, expect_tensor, for_dtype, pack};
 use crate::manifest::{clear_pages, history_backward, query_backward};
 use crate::runtime::{Runtime, Tensor};
 
@@ -12,7 +12,9 @@ use crate::runtime::{Runtime, Tensor};
 pub(super) struct Call {
     pub(super) geometry: Geometry,
     pub(super) options: Options,
-    gradients: Gradients,
+    /// Of all arrays but the statistics, which are f32.
+    dtype: Dtype,
+    pub(super) gradients: Gradients,
     given_output: bool,
 }
 
@@ -25,6 +27,8 @@ pub(super) enum Step {
     Clear(Gradient),
     /// History gradients.
     History,
+    /// A gradient of halves from its f32 scratch.
+    Pack(Gradient),
 }
 
 impl Call {
@@ -33,13 +37,25 @@ impl Call {
         plan: &Plan,
         options: &Options,
     ) -> Result<Self> {
-        inputs.try_map(|name, (_, dtype)| expect_dtype(name, dtype, Dtype::F32))?;
+        let dtype = inputs.q.1;
+        for_dtype(&query_backward::F32, "q", dtype)?;
+        inputs.try_map(|name, (_, found)| match name {
+            "statistics" => expect_dtype(name, found, Dtype::F32),
+            _ => expect_dtype(name, found, dtype),
+        })?;
         let geometry = Geometry::of_backward(&inputs.map(|_, (shape, _)| shape))?;
         options.check()?;
         plan.check_call("paged-attention-backward", &geometry, options.causal)?;
         let gradients = options.gradients.resolve(|g| g.exists(geometry.is_mla()))?;
         let given_output = inputs.output.is_some();
-        Ok(Self { geometry, options: *options, gradients, given_output })
+        Ok(Self { geometry, options: *options, dtype, gradients, given_output })
+    }
+
+    /// Whether the kernels leave f32 gradients to be packed: a row of halves that is no whole number of words shares
+    /// one with the next row, which another subgroup owns.
+    pub(super) fn is_wide(&self) -> bool {
+        let Geometry { key_dim, value_dim, position_dim, .. } = self.geometry;
+        self.dtype.is_half() && [key_dim, value_dim, position_dim].iter().any(|d| d % 2 == 1)
     }
 
     /// Whether the outputs are those of this call.
@@ -54,10 +70,15 @@ impl Call {
         }
         for (g, tensor) in &outputs.gradients {
             let shape = self.geometry.gradient_shape(*g);
-            expect_tensor(g.output_name(), tensor, Dtype::F32, &shape)?;
+            expect_tensor(g.output_name(), tensor, self.dtype, &shape)?;
         }
         let shape = self.geometry.statistics_shape();
         expect_tensor("statistics", &outputs.statistics, Dtype::F32, &shape)
+    }
+
+    /// The element type of the gradients as the kernels write them.
+    pub(super) fn written_dtype(&self) -> Dtype {
+        if self.is_wide() { Dtype::F32 } else { self.dtype }
     }
 
     /// Whether the device can hold what the call allocates beside its inputs.
@@ -67,7 +88,7 @@ impl Call {
         }
         for g in self.gradients.iter() {
             let shape = self.geometry.gradient_shape(g);
-            runtime.check_size(g.output_name(), Dtype::F32, &shape)?;
+            runtime.check_size(g.output_name(), self.written_dtype(), &shape)?;
         }
         runtime.check_size("statistics", Dtype::F32, &self.geometry.statistics_shape())
     }
@@ -79,15 +100,28 @@ impl Call {
         if self.geometry.statistics_columns < 3 || self.gradients.any_query() {
             launches.push((Step::Query, self.query(target)?));
         }
-        if !self.gradients.any_history() {
-            return Ok(launches);
+        if self.gradients.any_history() {
+            if self.options.compact_history {
+                let history = self.gradients.iter().filter(|g| g.is_history());
+                launches.extend(history.map(|g| (Step::Clear(g), clear(plan, target))));
+            }
+            launches.push((Step::History, self.history(plan, target)?));
         }
-        if self.options.compact_history {
-            let history = self.gradients.iter().filter(|g| g.is_history());
-            launches.extend(history.map(|g| (Step::Clear(g), clear(plan, target))));
+        if self.is_wide() {
+            for g in self.gradients.iter() {
+                let elements = self.geometry.gradient_shape(g).iter().product();
+                let launch = pack::launch(g.output_name(), self.dtype, elements, target)?;
+                launches.push((Step::Pack(g), launch));
+            }
         }
-        launches.push((Step::History, self.history(plan, target)?));
         Ok(launches)
+    }
+
+    /// Words of one page of a gradient, as the kernels write it.
+    pub(super) fn page_words(&self, gradient: Gradient) -> Result<u32> {
+        let page: usize = self.geometry.gradient_shape(gradient).into_iter().skip(1).product();
+        let halves = self.dtype.is_half() && !self.is_wide();
+        narrow("words of a page", if halves { page / 2 } else { page })
     }
 
     fn query(&self, target: Target) -> Result<Launch> {
@@ -99,13 +133,14 @@ impl Call {
             position_dim: self.position_dim()?,
             mla: geometry.is_mla(),
             causal: self.options.causal,
+            wide_gradients: self.is_wide(),
             given_columns: narrow("statistics columns", geometry.statistics_columns)?,
             given_output: self.given_output,
             need_q: self.gradients.contains(Gradient::Q),
             need_q_position: self.gradients.contains(Gradient::QPosition),
         };
         Ok(Launch {
-            kernel: &query_backward::F32,
+            kernel: for_dtype(&query_backward::F32, "q", self.dtype)?,
             constants: constants.words(),
             groups: [geometry.queries, geometry.heads],
         })
@@ -121,6 +156,7 @@ impl Call {
             position_dim: self.position_dim()?,
             mla: geometry.is_mla(),
             causal: options.causal,
+            wide_gradients: self.is_wide(),
             need_key: need(Gradient::K) || need(Gradient::Latent),
             need_value: need(Gradient::V),
             need_position: need(Gradient::KPosition),
@@ -134,7 +170,7 @@ impl Call {
             false => geometry.slots(),
         };
         Ok(Launch {
-            kernel: &history_backward::F32,
+            kernel: for_dtype(&history_backward::F32, "q", self.dtype)?,
             constants: constants.words(),
             groups: [slots, geometry.kv_heads],
         })

@@ -41,7 +41,9 @@ mod call;
 use bind::Binding;
 use call::Call;
 
-use super::{BackwardInputs, BackwardOutputs, Geometry, Options, Plan, Schedule};
+use super::{
+    BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan, Schedule,
+};
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::{Launch, Run, Target};
@@ -126,17 +128,24 @@ pub fn allocate(
     options: &Options,
 ) -> Result<BackwardOutputs<Tensor>> {
     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
-    let tensor = |name, shape: &[usize]| runtime.tensor(name, Dtype::F32, shape);
     let gradients = options.gradients.resolve(|g| g.exists(geometry.is_mla()))?;
-    let gradients =
-        gradients.iter().map(|g| Ok((g, tensor(g.output_name(), &geometry.gradient_shape(g))?)));
     Ok(BackwardOutputs {
-        gradients: gradients.collect::<Result<_>>()?,
+        gradients: gradient_tensors(runtime, &geometry, gradients, inputs.q.dtype())?,
         statistics: match &inputs.statistics {
             Some(complete) if geometry.statistics_columns == 3 => complete.clone(),
-            _ => tensor("statistics", &geometry.statistics_shape())?,
+            _ => runtime.tensor("statistics", Dtype::F32, &geometry.statistics_shape())?,
         },
     })
+}
+
+fn gradient_tensors(
+    runtime: &Runtime,
+    geometry: &Geometry,
+    gradients: Gradients,
+    dtype: Dtype,
+) -> Result<Vec<(Gradient, Tensor)>> {
+    let tensor = |g: Gradient| runtime.tensor(g.output_name(), dtype, &geometry.gradient_shape(g));
+    gradients.iter().map(|g| Ok((g, tensor(g)?))).collect()
 }
 
 /// Records the kernels that the gradients asked for need. Without a query gradient and with complete
@@ -155,8 +164,14 @@ pub fn record(
 ) -> Result<()> {
     let call = Call::new(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), &plan.plan, options)?;
     call.check_outputs(outputs)?;
-    let binding = Binding { call: &call, inputs, plan, outputs };
-    for (step, launch) in call.launches(&plan.plan, Target::of(recorder.runtime()))? {
+    let runtime = recorder.runtime();
+    let scratch = match call.is_wide() {
+        true => gradient_tensors(runtime, &call.geometry, call.gradients, Dtype::F32)?,
+        false => Vec::new(),
+    };
+    let written = if call.is_wide() { &scratch } else { &outputs.gradients };
+    let binding = Binding { call: &call, inputs, plan, outputs, written };
+    for (step, launch) in call.launches(&plan.plan, Target::of(runtime))? {
         binding.record(recorder, step, &launch)?;
     }
     Ok(())

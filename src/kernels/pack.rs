@@ -1,0 +1,36 @@
+//! Rounding of f32 scratch into a tensor of halves, where rows are no whole number of words.
+
+use super::{Launch, Target, for_dtype};
+use crate::error::Result;
+use crate::host::Dtype;
+use crate::kernels::index_range::narrow;
+use crate::manifest::pack;
+use crate::runtime::{Recorder, Tensor};
+
+/// Packs `elements` elements into a tensor of `dtype`, called `array`.
+pub(super) fn launch(array: &str, dtype: Dtype, elements: usize, target: Target) -> Result<Launch> {
+    Ok(Launch {
+        kernel: for_dtype(&pack::F16, array, dtype)?,
+        constants: pack::Constants { lanes: target.lanes }.words(),
+        groups: [elements.div_ceil(2 * target.lanes as usize), 1],
+    })
+}
+
+/// Records a launch of [`launch`].
+pub(super) fn record(
+    recorder: &mut Recorder<'_>,
+    launch: &Launch,
+    source: &Tensor,
+    target: &Tensor,
+) -> Result<()> {
+    use pack::Push;
+    let push = Push {
+        elements: narrow("elements to pack", source.shape().iter().product())?,
+        ..Push::default()
+    };
+    launch.record(recorder, |access| Push {
+        source_index: access.read(source),
+        target_index: access.write(target),
+        ..push
+    })
+}
