@@ -7,8 +7,8 @@ use cases::{Case, Problem, cases};
 use super::{CaseReport, Command, POISON, TOLERANCE, gpu_time};
 use crate::error::Result;
 use crate::host::HostTensor;
-use crate::kernels::attention::backward::{DevicePlan, allocate, record};
-use crate::kernels::attention::{BackwardOutputs, Gradient, Options, Plan};
+use crate::kernels::attention::backward::{allocate, record};
+use crate::kernels::attention::{BackwardOutputs, DevicePlan, Gradient, Options, Plan};
 use crate::reference;
 use crate::runtime::Runtime;
 

@@ -1,8 +1,10 @@
 //! Calls on tensors that stay on the device.
 
 use backslang::Dtype;
-use backslang::kernels::attention::backward::{self, DevicePlan};
-use backslang::kernels::attention::{BackwardOutputs, Gradient, Gradients, Options, Plan};
+use backslang::kernels::attention::backward;
+use backslang::kernels::attention::{
+    BackwardOutputs, DevicePlan, Gradient, Gradients, Options, Plan,
+};
 use backslang::runtime::Runtime;
 
 use crate::common::compare::assert_same_bits;

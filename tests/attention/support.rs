@@ -1,7 +1,9 @@
 //! Cases, and running them on poisoned outputs.
 
-use backslang::kernels::attention::backward::{self, DevicePlan};
-use backslang::kernels::attention::{BackwardOutputs, Geometry, History, Options, Plan};
+use backslang::kernels::attention::backward;
+use backslang::kernels::attention::{
+    BackwardOutputs, DevicePlan, Geometry, History, Options, Plan,
+};
 use backslang::reference;
 use backslang::runtime::Runtime;
 use backslang::{Dtype, HostTensor};

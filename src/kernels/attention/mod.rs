@@ -19,11 +19,14 @@ use std::convert::Infallible;
 use crate::error::{Error, Result};
 
 pub mod backward;
+mod bound;
+mod device_plan;
 mod geometry;
 mod gradients;
 mod plan;
 mod schedule;
 
+pub use device_plan::DevicePlan;
 pub use geometry::{Geometry, MAX_DIM, MAX_POSITION_DIM};
 pub use gradients::{Gradient, Gradients};
 pub use plan::Plan;

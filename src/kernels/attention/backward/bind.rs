@@ -1,7 +1,7 @@
 //! The push constants of each launch: which tensor goes where.
 
-use super::super::{BackwardInputs, BackwardOutputs, Gradient, History};
-use super::DevicePlan;
+use super::super::bound::{Bound, read};
+use super::super::{BackwardInputs, BackwardOutputs, DevicePlan, Gradient};
 use super::call::{Call, Step};
 use crate::error::Result;
 use crate::kernels::Launch;
@@ -18,33 +18,6 @@ pub(super) struct Binding<'a> {
     pub(super) outputs: &'a BackwardOutputs<Tensor>,
     /// The gradients as the kernels write them: the outputs, or f32 scratch to be packed into those.
     pub(super) written: &'a [(Gradient, Tensor)],
-}
-
-/// The history's tensors as the kernels bind them: the latent stands for key and value.
-struct Bound<'a> {
-    k: &'a Tensor,
-    v: &'a Tensor,
-    q_position: Option<&'a Tensor>,
-    k_position: Option<&'a Tensor>,
-}
-
-impl<'a> Bound<'a> {
-    fn new(history: &'a History<Tensor>) -> Self {
-        match history {
-            History::Separate { k, v } => Self { k, v, q_position: None, k_position: None },
-            History::Latent { latent, q_position, k_position } => Self {
-                k: latent,
-                v: latent,
-                q_position: Some(q_position),
-                k_position: Some(k_position),
-            },
-        }
-    }
-}
-
-/// The heap index of a tensor that the variant reads, if it does.
-fn read(access: &mut Access<'_>, tensor: Option<&Tensor>) -> u32 {
-    tensor.map_or(access.unused(), |tensor| access.read(tensor))
 }
 
 /// The heap index of a tensor that the variant writes, if it does.

@@ -3,8 +3,9 @@
 //! [`run`] does all at once. To keep tensors on the device, to reuse a plan, or to put more kernels into a submission:
 //!
 //! ```no_run
-//! use backslang::kernels::attention::backward::{self, DevicePlan};
-//! use backslang::kernels::attention::{BackwardInputs, Geometry, Options, Plan, Schedule};
+//! use backslang::kernels::attention::{
+//!     BackwardInputs, DevicePlan, Geometry, Options, Plan, Schedule, backward,
+//! };
 //! use backslang::runtime::Runtime;
 //! use backslang::{HostTensor, Result};
 //!
@@ -42,46 +43,13 @@ use bind::Binding;
 use call::Call;
 
 use super::{
-    BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan, Schedule,
+    BackwardInputs, BackwardOutputs, DevicePlan, Geometry, Gradient, Gradients, Options, Plan,
+    Schedule,
 };
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::{Launch, Run, Target};
 use crate::runtime::{Recorder, Runtime, Tensor};
-
-/// A [`Plan`] with its words on the device: uploaded once, used by any number of calls.
-#[derive(Debug, Clone)]
-pub struct DevicePlan {
-    plan: Plan,
-    metadata: Tensor,
-    inverse: Tensor,
-    active_pages: Tensor,
-    inactive_pages: Tensor,
-}
-
-impl DevicePlan {
-    /// Uploads the plan's words.
-    ///
-    /// # Errors
-    /// What allocation and transfer report.
-    pub fn upload(runtime: &Runtime, plan: Plan) -> Result<Self> {
-        let words =
-            |name, words: &[u32]| runtime.upload(name, &HostTensor::from_words(words.to_vec()));
-        let [metadata, inverse, active_pages, inactive_pages] = plan.parts();
-        Ok(Self {
-            metadata: words(metadata.0, metadata.1)?,
-            inverse: words(inverse.0, inverse.1)?,
-            active_pages: words(active_pages.0, active_pages.1)?,
-            inactive_pages: words(inactive_pages.0, inactive_pages.1)?,
-            plan,
-        })
-    }
-
-    /// The plan that was uploaded.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-}
 
 /// Plans, uploads, runs and downloads: all from host arrays to host arrays.
 ///
