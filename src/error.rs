@@ -42,6 +42,16 @@ pub enum Error {
         /// The type found.
         found: String,
     },
+    /// An array does not lie in memory as the operator takes it.
+    #[error("array `{array}`: expected {expected}, found {found}")]
+    Layout {
+        /// The array's name.
+        array: &'static str,
+        /// The accepted layout.
+        expected: String,
+        /// Shape, strides and offset, in elements.
+        found: String,
+    },
     /// A parameter or option is out of its range.
     #[error("`{name}`: expected {expected}, found {found}")]
     Parameter {
@@ -158,6 +168,7 @@ impl Error {
             Self::MissingArray { .. }
                 | Self::Shape { .. }
                 | Self::Dtype { .. }
+                | Self::Layout { .. }
                 | Self::Parameter { .. }
                 | Self::Index { .. }
                 | Self::TooLarge { .. }
@@ -170,6 +181,7 @@ impl Error {
             Self::MissingArray { .. } => "missing-array",
             Self::Shape { .. } => "shape",
             Self::Dtype { .. } => "dtype",
+            Self::Layout { .. } => "layout",
             Self::Parameter { .. } => "parameter",
             Self::Index { .. } => "index",
             Self::TooLarge { .. } => "too-large",

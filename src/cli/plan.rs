@@ -66,7 +66,7 @@ fn attention(job: &AttentionJob) -> Result<Outline> {
         ("active_pages", plan.active_pages().len()),
         ("sequences", job.schedule.sequence_lengths.len()),
     ];
-    let shapes = job.inputs.as_ref().map(|_, tensor| (tensor.shape(), tensor.dtype()));
+    let shapes = job.inputs.as_ref().map(|_, tensor| tensor.into());
     let mut inputs = 0;
     job.inputs.as_ref().map(|_, tensor| inputs += bytes(tensor));
     let size = job.inputs.q.dtype().size();

@@ -2,6 +2,7 @@
 
 mod index_range;
 mod launch;
+mod layout;
 mod tensors;
 
 pub mod attention;
@@ -9,6 +10,7 @@ pub mod mamba3;
 mod pack;
 
 pub use launch::{Launch, Target};
+pub use layout::Layout;
 
 use crate::error::{Error, Result};
 use crate::host::Dtype;
@@ -52,7 +54,7 @@ fn expect_tensor(
 ) -> Result<()> {
     expect_dtype(array, tensor.dtype(), dtype)?;
     if tensor.shape() == shape {
-        return Ok(());
+        return Layout::from(tensor).expect_dense(array);
     }
     Err(Error::Shape { array, expected: format!("{shape:?}"), found: tensor.shape().to_vec() })
 }

@@ -1,6 +1,7 @@
 //! What the handle, its tensors and its submissions share.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -267,12 +268,12 @@ impl Core {
     }
 
     /// A slot of the heap; when none is free, first whatever finished submissions held is let go.
-    pub(super) fn slot(&self, buffer: &Buffer, bytes: u64) -> Result<u32> {
-        if let Some(slot) = self.heap.take(buffer, 0..bytes) {
+    pub(super) fn slot(&self, buffer: &Buffer, bytes: Range<u64>) -> Result<u32> {
+        if let Some(slot) = self.heap.take(buffer, bytes.clone()) {
             return Ok(slot);
         }
         self.wait_all()?;
-        self.heap.take(buffer, 0..bytes).ok_or_else(|| self.heap.full())
+        self.heap.take(buffer, bytes).ok_or_else(|| self.heap.full())
     }
 
     /// Names what was running when the device was lost: what is in flight, else what was to be.

@@ -89,8 +89,8 @@ pub(super) fn bind(
 ) -> Result<Descriptors> {
     let found = bindings(kernel).map(|name| {
         let slot = word(kernel, block, name)?;
-        let tensor = tensors.iter().find(|t| t.slot() == slot && slot != DUMMY_SLOT);
-        Ok(tensor.and_then(Tensor::memory))
+        let holds = |t: &&Tensor| t.slot().is_ok_and(|found| found == slot && slot != DUMMY_SLOT);
+        Ok(tensors.iter().find(holds).and_then(Tensor::bound))
     });
     Descriptors::plain(&core.device, &found.collect::<Result<Vec<_>>>()?)
 }

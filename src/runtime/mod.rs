@@ -23,6 +23,7 @@ mod raw;
 mod recorder;
 mod select;
 mod spirv;
+pub(crate) mod strided;
 mod submission;
 mod tensor;
 mod timing;

@@ -1,6 +1,7 @@
 //! Recording of commands into one submission.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -72,7 +73,8 @@ pub struct Access<'a> {
     core: &'a Arc<Core>,
     tensors: Vec<Tensor>,
     touches: Vec<Touch>,
-    stranger: Option<String>,
+    /// The first of what went wrong.
+    failure: Option<Error>,
 }
 
 impl Access<'_> {
@@ -92,13 +94,16 @@ impl Access<'_> {
     }
 
     fn touch(&mut self, tensor: &Tensor, write: bool) -> u32 {
-        if !tensor.belongs_to(self.core) {
-            self.stranger.get_or_insert_with(|| tensor.name().to_owned());
-            return DUMMY_SLOT;
-        }
+        let slot = match tensor.belongs_to(self.core) {
+            true => tensor.slot(),
+            false => Err(foreign(tensor.name())),
+        };
         self.touches.extend(touch(tensor, write));
         self.tensors.push(tensor.clone());
-        tensor.slot()
+        slot.unwrap_or_else(|error| {
+            self.failure.get_or_insert(error);
+            DUMMY_SLOT
+        })
     }
 }
 
@@ -140,10 +145,12 @@ impl<'a> Recorder<'a> {
     /// Sets every word of a tensor.
     ///
     /// # Errors
-    /// [`Error::Parameter`] when the tensor belongs to another runtime; failures of the device.
+    /// [`Error::Parameter`] when the tensor belongs to another runtime or is a view with gaps or of parts of words;
+    /// failures of the device.
     pub fn fill(&mut self, tensor: &Tensor, word: u32) -> Result<()> {
         self.check_owner(tensor)?;
         let Some((buffer, bytes)) = tensor.memory() else { return Ok(()) };
+        check_whole(tensor)?;
         self.start()?;
         self.order(
             Stages::TRANSFER,
@@ -187,11 +194,11 @@ impl<'a> Recorder<'a> {
             limit => [limit; 2],
         };
         let pieces = grid::split(groups.map(|n| n as u64), limit)?;
-        let mut access = Access { core, tensors: Vec::new(), touches: Vec::new(), stranger: None };
+        let mut access = Access { core, tensors: Vec::new(), touches: Vec::new(), failure: None };
         let block = push(&mut access);
-        let Access { tensors, touches, stranger, .. } = access;
-        if let Some(name) = stranger {
-            return Err(foreign(&name));
+        let Access { tensors, touches, failure, .. } = access;
+        if let Some(error) = failure {
+            return Err(error);
         }
         let block = PushBlock::new(kernel, bytemuck::bytes_of(&block), pieces.len() > 1)?;
         let pipeline = core.pipelines.get(&core.heap, &core.info, kernel, constants)?;
@@ -256,45 +263,35 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Copies staged bytes into a tensor.
-    pub(super) fn copy_in(
-        &mut self,
-        from: Arc<Pooled>,
-        to: &Tensor,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<()> {
-        let (Some(source), Some((target, range))) = (from.get(), to.memory()) else {
-            return Ok(());
-        };
-        self.order_copy(target, range.start + offset, bytes, true);
-        self.recording.commands.copy((source, 0), (target, range.start + offset), bytes);
-        self.keep(to.clone());
-        self.recording.staging.push(from);
-        Ok(())
+    /// Copies staged bytes to places of a tensor's buffer, one after the other.
+    pub(super) fn copy_in(&mut self, from: Arc<Pooled>, to: &Tensor, places: &[Range<u64>]) {
+        if let (Some(source), Some((target, _))) = (from.get(), to.memory()) {
+            self.order_copy(target, places, true);
+            self.recording.commands.copy(source, target, regions(places));
+            self.keep(to.clone());
+            self.recording.staging.push(from);
+        }
     }
 
-    /// Copies bytes of a tensor to where the host can read them.
-    pub(super) fn copy_out(
-        &mut self,
-        from: &Tensor,
-        offset: u64,
-        to: Arc<Pooled>,
-        bytes: u64,
-    ) -> Result<()> {
-        let (Some((source, range)), Some(target)) = (from.memory(), to.get()) else {
-            return Ok(());
-        };
-        self.order_copy(source, range.start + offset, bytes, false);
-        self.recording.commands.copy((source, range.start + offset), (target, 0), bytes);
-        self.keep(from.clone());
-        self.recording.staging.push(to);
-        Ok(())
+    /// Copies places of the buffer that a tensor lies in to where the host can read them, one after the other.
+    pub(super) fn copy_out(&mut self, from: &Tensor, places: &[Range<u64>], to: Arc<Pooled>) {
+        if let (Some((source, _)), Some(target)) = (from.memory(), to.get()) {
+            self.order_copy(source, places, false);
+            let back = regions(places).map(|[staged, place, bytes]| [place, staged, bytes]);
+            self.recording.commands.copy(source, target, back);
+            self.keep(from.clone());
+            self.recording.staging.push(to);
+        }
     }
 
-    fn order_copy(&mut self, tensor: &Buffer, start: u64, bytes: u64, write: bool) {
-        let touch = Touch { buffer: tensor.id(), bytes: start..start + bytes, write };
-        self.order(Stages::TRANSFER, &[touch]);
+    fn order_copy(&mut self, tensor: &Buffer, places: &[Range<u64>], write: bool) {
+        let bounds = places.first().zip(places.last());
+        let touch = bounds.map(|(first, last)| Touch {
+            buffer: tensor.id(),
+            bytes: first.start..last.end,
+            write,
+        });
+        self.order(Stages::TRANSFER, touch.as_slice());
     }
 
     /// Forgets all accesses so far, so that a barrier is missing: shows tests that validation notices.
@@ -361,6 +358,30 @@ impl<'a> Recorder<'a> {
         let Recording { stamps, commands, .. } = &mut self.recording;
         stamps.end(label, commands, &|| core.queries())
     }
+}
+
+/// From where each place comes to lie when they follow each other, to the place, and its bytes.
+fn regions(places: &[Range<u64>]) -> impl Iterator<Item = [u64; 3]> + '_ {
+    places.iter().scan(0, |end, place| {
+        let (start, bytes) = (*end, place.end - place.start);
+        *end += bytes;
+        Some([start, place.start, bytes])
+    })
+}
+
+/// Whether a tensor is whole words of its memory.
+fn check_whole(tensor: &Tensor) -> Result<()> {
+    let size = tensor.dtype().size();
+    let ends = [tensor.offset() * size, tensor.bytes() as usize];
+    let whole = tensor.is_root() || ends.iter().all(|end| end.is_multiple_of(4));
+    if tensor.is_dense() && whole {
+        return Ok(());
+    }
+    Err(Error::Parameter {
+        name: "tensor",
+        expected: "whole words without gaps to fill".into(),
+        found: format!("{tensor:?}"),
+    })
 }
 
 fn foreign(tensor: &str) -> Error {

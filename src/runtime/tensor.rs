@@ -2,21 +2,35 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use super::core::Core;
 use super::heap::DUMMY_SLOT;
 use super::raw::{Buffer, Memory};
+use super::strided;
 use crate::error::{Error, Result};
 use crate::host::Dtype;
 
 /// Kernels address memory in words of this many bytes.
 const WORD: u64 = 4;
 
-/// A row-major array in device memory.
+/// A row-major array in device memory, or a part of one: a view.
 ///
-/// Clones share the memory, which returns to its runtime when the last one is dropped and the device is done with it.
+/// Clones and views share the memory, which returns to its runtime when the last one is dropped and the device is done
+/// with it.
+///
+/// ```no_run
+/// # fn main() -> backslang::Result<()> {
+/// # use backslang::{Dtype, runtime::{Runtime, RuntimeOptions}};
+/// let runtime = Runtime::new(&RuntimeOptions::default())?;
+/// // Rows of queries, keys and values of 8, 2 and 2 heads, side by side.
+/// let packed = runtime.tensor("qkv", Dtype::F32, &[100, 12 * 64])?;
+/// let q = packed.narrow(1, 0..8 * 64)?.reshape(&[100, 8, 64])?;
+/// assert_eq!(q.strides(), [12 * 64, 64, 1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Tensor(Arc<Inner>);
 
@@ -24,32 +38,42 @@ struct Inner {
     name: Box<str>,
     dtype: Dtype,
     shape: Box<[usize]>,
-    bytes: u64,
+    /// In elements.
+    strides: Box<[usize]>,
+    /// In elements from the start of the storage.
+    offset: usize,
     /// `None` when the tensor is empty.
-    storage: Option<Storage>,
+    window: Option<Window>,
     core: Arc<Core>,
 }
 
-/// A range of a buffer, and the slot that shows it to kernels.
+/// What kernels see of a storage, through a slot of its own.
+struct Window {
+    storage: Arc<Storage>,
+    /// The bytes that are the tensor's, widened to words.
+    bytes: Range<u64>,
+    /// Where the binding begins: at or before them, as aligned as the device asks for.
+    start: u64,
+    /// The slot, taken when it is first needed.
+    slot: OnceLock<u32>,
+}
+
+/// The memory of a tensor that is no view.
 struct Storage {
     buffer: Pooled,
-    slot: u32,
-    range: Range<u64>,
+    bytes: u64,
+    /// Bytes behind those, for tests.
+    guard: u64,
 }
 
 impl Tensor {
     /// A new tensor, contents undefined.
     pub(super) fn new(core: &Arc<Core>, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Self> {
         let bytes = byte_size(core, name, dtype, shape)?;
-        let storage = if bytes == 0 { None } else { Some(Storage::new(core, name, bytes)?) };
-        Ok(Self(Arc::new(Inner {
-            name: name.into(),
-            dtype,
-            shape: shape.into(),
-            bytes,
-            storage,
-            core: core.clone(),
-        })))
+        let window = if bytes == 0 { None } else { Some(Window::new(core, name, bytes)?) };
+        let strides = strided::dense(shape).into();
+        let (name, shape, core) = (name.into(), shape.into(), core.clone());
+        Ok(Self(Arc::new(Inner { name, dtype, shape, strides, offset: 0, window, core })))
     }
 
     /// The name that errors call it by.
@@ -67,9 +91,112 @@ impl Tensor {
         &self.0.shape
     }
 
-    /// Its size in bytes.
+    /// From each axis' element to its next, in elements.
+    pub fn strides(&self) -> &[usize] {
+        &self.0.strides
+    }
+
+    /// Where the first element lies, in elements from the start of the memory that it shares with others.
+    pub fn offset(&self) -> usize {
+        self.0.offset
+    }
+
+    /// Whether its elements follow each other without gaps.
+    pub fn is_dense(&self) -> bool {
+        strided::is_dense(self.shape(), self.strides())
+    }
+
+    /// The size of its elements in bytes, without the gaps between them.
     pub fn bytes(&self) -> u64 {
-        self.0.bytes
+        self.shape().iter().map(|&d| d as u64).product::<u64>() * self.dtype().size() as u64
+    }
+
+    /// The part of the tensor with the indices `range` along `axis`: a view.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] when the tensor has no such axis or the range is not within it.
+    pub fn narrow(&self, axis: usize, range: Range<usize>) -> Result<Self> {
+        let length = self.shape().get(axis).copied().unwrap_or(0);
+        if axis >= self.shape().len() || range.start > range.end || range.end > length {
+            return Err(Error::Parameter {
+                name: "range",
+                expected: format!("a part of an axis of `{}` {:?}", self.name(), self.shape()),
+                found: format!("{range:?} of axis {axis}"),
+            });
+        }
+        let mut shape = self.shape().to_vec();
+        shape[axis] = range.len();
+        let offset = self.offset() + range.start * self.strides()[axis];
+        Ok(self.view(&shape, self.strides(), offset))
+    }
+
+    /// The same elements in the same order under another shape: a view.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the number of elements differs, or when axes that lie apart would have to become one.
+    pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
+        let elements = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        let strides = (elements(shape) == elements(self.shape()))
+            .then(|| strided::reshape(self.shape(), self.strides(), shape))
+            .flatten();
+        let Some(strides) = strides else {
+            return Err(Error::Shape {
+                array: "(view)",
+                expected: format!(
+                    "a shape for the elements of `{}` {:?} with strides {:?}",
+                    self.name(),
+                    self.shape(),
+                    self.strides()
+                ),
+                found: shape.to_vec(),
+            });
+        };
+        Ok(self.view(shape, &strides, self.offset()))
+    }
+
+    /// Whether both are the same elements of the same memory in the same order.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let place = |tensor: &Self| {
+            tensor.0.window.as_ref().map(|window| Arc::as_ptr(&window.storage).addr())
+        };
+        self.dtype() == other.dtype()
+            && self.offset() == other.offset()
+            && self.shape() == other.shape()
+            && strided::runs(self.shape(), self.strides())
+                == strided::runs(other.shape(), other.strides())
+            && place(self) == place(other)
+    }
+
+    /// Whether it is all of its memory.
+    pub(super) fn is_root(&self) -> bool {
+        let storage = self.0.window.as_ref().map(|window| window.storage.bytes);
+        self.offset() == 0
+            && storage.is_none_or(|bytes| bytes == self.bytes().next_multiple_of(WORD))
+    }
+
+    fn view(&self, shape: &[usize], strides: &[usize], offset: usize) -> Self {
+        let Inner { name, dtype, window, core, .. } = &*self.0;
+        let size = dtype.size();
+        let span = strided::span(shape, strides);
+        let bytes = (offset * size) as u64..((offset + span) * size) as u64;
+        let window = window.as_ref().filter(|_| span > 0);
+        let window = window.map(|window| Window::within(core, &window.storage, bytes));
+        Self(Arc::new(Inner {
+            name: name.clone(),
+            dtype: *dtype,
+            shape: shape.into(),
+            strides: strides.into(),
+            offset,
+            window,
+            core: core.clone(),
+        }))
+    }
+
+    /// Where the first element lies, in elements from the start of what kernels see of the memory. It is 0 but for views
+    /// that begin at a place which is not aligned as the device wants bindings to be.
+    pub fn binding_offset(&self) -> usize {
+        let start = self.0.window.as_ref().map_or(0, |window| window.start as usize);
+        if start == 0 { self.offset() } else { self.offset() - start / self.dtype().size() }
     }
 
     /// Whether the tensor belongs to this runtime.
@@ -78,13 +205,38 @@ impl Tensor {
     }
 
     /// The heap slot; the dummy's when the tensor is empty.
-    pub(super) fn slot(&self) -> u32 {
-        self.0.storage.as_ref().map_or(DUMMY_SLOT, |s| s.slot)
+    pub(super) fn slot(&self) -> Result<u32> {
+        match &self.0.window {
+            Some(window) => window.slot(&self.0.core),
+            None => Ok(DUMMY_SLOT),
+        }
     }
 
-    /// The buffer and the bytes of it that are the tensor's, rounded up to words; `None` when it is empty.
+    /// The buffer and the bytes of it from the tensor's first to its last, widened to words; `None` when it is empty.
     pub(super) fn memory(&self) -> Option<(&Buffer, Range<u64>)> {
-        self.0.storage.as_ref().and_then(|s| Some((s.buffer.get()?, s.range.clone())))
+        let window = self.0.window.as_ref()?;
+        Some((window.storage.buffer.get()?, window.bytes.clone()))
+    }
+
+    /// The buffer and the bytes of it that a binding shows to kernels.
+    #[cfg(feature = "forms")]
+    pub(super) fn bound(&self) -> Option<(&Buffer, Range<u64>)> {
+        let window = self.0.window.as_ref()?;
+        Some((window.storage.buffer.get()?, window.start..window.bytes.end))
+    }
+
+    /// What lies behind the memory that the tensor is of, for tests.
+    pub(super) fn guard(&self) -> Option<Range<u64>> {
+        let storage = &self.0.window.as_ref()?.storage;
+        Some(storage.bytes..storage.bytes + storage.guard)
+    }
+
+    /// Ranges of bytes of [`Tensor::memory`]'s buffer, in the order of the elements, of at most `most` bytes each.
+    pub(super) fn pieces(&self, most: usize) -> impl Iterator<Item = Range<u64>> {
+        let (offset, size) = (self.offset(), self.dtype().size());
+        let bytes = move |i: usize| ((offset + i) * size) as u64;
+        strided::pieces(self.shape(), self.strides(), most / size)
+            .map(move |piece| bytes(piece.start)..bytes(piece.end))
     }
 
     /// An identity that differs from that of every tensor alive.
@@ -95,28 +247,58 @@ impl Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor(`{}`: {} {:?})", self.name(), self.dtype(), self.shape())
+        write!(f, "Tensor(`{}`: {} {:?}", self.name(), self.dtype(), self.shape())?;
+        if !self.is_dense() || self.offset() > 0 {
+            write!(f, " at {} with strides {:?}", self.offset(), self.strides())?;
+        }
+        write!(f, ")")
     }
 }
 
-impl Storage {
+impl Window {
     fn new(core: &Arc<Core>, name: &str, bytes: u64) -> Result<Self> {
         // A kernel that reads the last 16-bit element reads the word around it.
+        let bytes = bytes.next_multiple_of(WORD);
         let guard = core.strain.guard.load(Ordering::Relaxed);
-        let range = 0..bytes.next_multiple_of(WORD) + guard;
-        let buffer = Pooled::new(core, Memory::Device, range.end, name)?;
-        let slot = match buffer.get() {
-            Some(inner) => core.slot(inner, range.end)?,
-            None => DUMMY_SLOT,
-        };
-        Ok(Self { buffer, slot, range })
+        let buffer = Pooled::new(core, Memory::Device, bytes + guard, name)?;
+        let storage = Arc::new(Storage { buffer, bytes, guard });
+        let window = Self { storage, bytes: 0..bytes + guard, start: 0, slot: OnceLock::new() };
+        window.slot(core)?;
+        Ok(window)
+    }
+
+    /// The window onto a part of a storage.
+    fn within(core: &Core, storage: &Arc<Storage>, bytes: Range<u64>) -> Self {
+        let alignment = core.info.limits.min_storage_buffer_offset_alignment.max(WORD);
+        Self {
+            storage: storage.clone(),
+            start: bytes.start / alignment * alignment,
+            bytes: bytes.start / WORD * WORD..bytes.end.next_multiple_of(WORD),
+            slot: OnceLock::new(),
+        }
+    }
+
+    fn slot(&self, core: &Core) -> Result<u32> {
+        if let Some(slot) = self.slot.get() {
+            return Ok(*slot);
+        }
+        let Some(buffer) = self.storage.buffer.get() else { return Ok(DUMMY_SLOT) };
+        let taken = core.slot(buffer, self.start..self.bytes.end)?;
+        let slot = *self.slot.get_or_init(|| taken);
+        if slot != taken {
+            // Another thread was first.
+            core.heap.give(taken);
+        }
+        Ok(slot)
     }
 }
 
-impl Drop for Storage {
+impl Drop for Window {
     fn drop(&mut self) {
         // Before the buffer goes back to the pool. Recordings hold their tensors until the device is done.
-        self.buffer.core.heap.give(self.slot);
+        if let Some(slot) = self.slot.take() {
+            self.storage.buffer.core.heap.give(slot);
+        }
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn half_bits_pass_through(runtime: &Runtime) {
             {
                 let words = bits.iter().cycle().take(tensor.bytes().len() / 2);
                 let bytes: Vec<u8> = words.flat_map(|w| w.to_ne_bytes()).collect();
-                *tensor = HostTensor::from_bytes(dtype, &tensor.shape().to_vec(), &bytes).unwrap();
+                *tensor = HostTensor::from_bytes(dtype, tensor.shape(), &bytes).unwrap();
             }
             let found = run_poisoned(runtime, &inputs, &Parameters::default()).projected_gradient;
             let width = 2 * sizes.projected_width();

@@ -11,6 +11,7 @@ mod resources;
 mod rounds;
 mod transfers;
 mod validation;
+mod views;
 
 use std::process::ExitCode;
 
@@ -25,8 +26,14 @@ type Outcome = Result<(), Failed>;
 type Test = (&'static str, fn(&Runtime) -> Outcome);
 
 fn main() -> ExitCode {
-    let shared =
-        [devices::TESTS, transfers::TESTS, commands::TESTS, resources::TESTS, lifetimes::TESTS];
+    let shared = [
+        devices::TESTS,
+        transfers::TESTS,
+        views::TESTS,
+        commands::TESTS,
+        resources::TESTS,
+        lifetimes::TESTS,
+    ];
     let shared = shared.concat().into_iter().map(|(name, test)| gpu_trial(name, test));
     let alone = [
         devices::EXCLUSIVE,

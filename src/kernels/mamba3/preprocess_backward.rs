@@ -4,7 +4,7 @@ use super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, Parameters, d
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Run, Target, expect_dtype, expect_tensor, for_dtype, pack};
+use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_tensor, for_dtype, pack};
 use crate::manifest::{mamba3_dt_bias_gradient, mamba3_preprocess_backward};
 use crate::runtime::{Recorder, Runtime, Tensor};
 
@@ -26,7 +26,7 @@ pub fn run(
     inputs: &BackwardInputs<HostTensor>,
     parameters: &Parameters,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
-    let geometry = check(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), parameters)?;
+    let geometry = check(&inputs.as_ref().map(|_, t| t.into()), parameters)?;
     // No output is larger than the input that it is the gradient of, but for scratch.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     if is_wide(&geometry, inputs.projected.dtype()) {
@@ -75,7 +75,7 @@ pub fn record(
     parameters: &Parameters,
     outputs: &BackwardOutputs<Tensor>,
 ) -> Result<()> {
-    let geometry = check(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), parameters)?;
+    let geometry = check(&inputs.as_ref().map(|_, t| t.into()), parameters)?;
     let expected = geometry.backward_outputs();
     let dtype = inputs.projected.dtype();
     for ((_, tensor), (name, shape)) in outputs.named().zip(expected.named()) {
@@ -155,12 +155,15 @@ impl Launches {
     }
 }
 
-fn check(inputs: &BackwardInputs<(&[usize], Dtype)>, parameters: &Parameters) -> Result<Geometry> {
+fn check(inputs: &BackwardInputs<Layout<'_>>, parameters: &Parameters) -> Result<Geometry> {
     parameters.check()?;
-    let packed = inputs.projected.1;
+    let packed = inputs.projected.dtype();
     for_dtype(&mamba3_preprocess_backward::F32, "projected", packed)?;
-    inputs.try_map(|name, (_, dtype)| expect_dtype(name, dtype, dtype_of(name, packed)))?;
-    Geometry::of_backward(&inputs.map(|_, (shape, _)| shape))
+    inputs.try_map(|name, layout| {
+        expect_dtype(name, layout.dtype(), dtype_of(name, packed))?;
+        layout.expect_dense(name)
+    })?;
+    Geometry::of_backward(&inputs.map(|_, layout| layout.shape()))
 }
 
 fn record_preprocess(

@@ -148,21 +148,22 @@ impl Commands {
         }
     }
 
+    /// Copies between buffers: from where, to where and how many bytes each time.
     pub(in crate::runtime) fn copy(
         &mut self,
-        from: (&Buffer, u64),
-        to: (&Buffer, u64),
-        bytes: u64,
+        from: &Buffer,
+        to: &Buffer,
+        regions: impl Iterator<Item = [u64; 3]>,
     ) {
-        let region = vk::BufferCopy { src_offset: from.1, dst_offset: to.1, size: bytes };
+        let region = |[src_offset, dst_offset, size]: [u64; 3]| vk::BufferCopy {
+            src_offset,
+            dst_offset,
+            size,
+        };
+        let regions: Vec<_> = regions.map(region).collect();
         // SAFETY: the buffer is recording and the ranges are within both buffers.
         unsafe {
-            self.device.handle.cmd_copy_buffer(
-                self.buffer,
-                from.0.handle(),
-                to.0.handle(),
-                &[region],
-            );
+            self.device.handle.cmd_copy_buffer(self.buffer, from.handle(), to.handle(), &regions);
         }
     }
 

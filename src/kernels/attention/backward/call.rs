@@ -4,7 +4,7 @@ use super::super::{BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradient
 use crate::error::{Error, Result};
 use crate::host::Dtype;
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Target, expect_dtype, expect_tensor, for_dtype, pack};
+use crate::kernels::{Launch, Layout, Target, expect_dtype, expect_tensor, for_dtype, pack};
 use crate::manifest::{clear_pages, history_backward, query_backward};
 use crate::runtime::{Runtime, Tensor};
 
@@ -33,17 +33,18 @@ pub(super) enum Step {
 
 impl Call {
     pub(super) fn new(
-        inputs: &BackwardInputs<(&[usize], Dtype)>,
+        inputs: &BackwardInputs<Layout<'_>>,
         plan: &Plan,
         options: &Options,
     ) -> Result<Self> {
-        let dtype = inputs.q.1;
+        let dtype = inputs.q.dtype();
         for_dtype(&query_backward::F32, "q", dtype)?;
-        inputs.try_map(|name, (_, found)| match name {
-            "statistics" => expect_dtype(name, found, Dtype::F32),
-            _ => expect_dtype(name, found, dtype),
+        inputs.try_map(|name, layout| {
+            let expected = if name == "statistics" { Dtype::F32 } else { dtype };
+            expect_dtype(name, layout.dtype(), expected)?;
+            layout.expect_dense(name)
         })?;
-        let geometry = Geometry::of_backward(&inputs.map(|_, (shape, _)| shape))?;
+        let geometry = Geometry::of_backward(&inputs.map(|_, layout| layout.shape()))?;
         options.check()?;
         plan.check_call("paged-attention-backward", &geometry, options.causal)?;
         let gradients = options.gradients.resolve(|g| g.exists(geometry.is_mla()))?;

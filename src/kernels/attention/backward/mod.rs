@@ -48,7 +48,7 @@ use super::{
 };
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
-use crate::kernels::{Launch, Run, Target};
+use crate::kernels::{Launch, Layout, Run, Target};
 use crate::runtime::{Recorder, Runtime, Tensor};
 
 /// Plans, uploads, runs and downloads: all from host arrays to host arrays.
@@ -66,7 +66,7 @@ pub fn run(
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
-    let call = Call::new(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), &plan, options)?;
+    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan, options)?;
     call.check_sizes(runtime, &plan)?;
     let plan = DevicePlan::upload(runtime, plan)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
@@ -130,7 +130,7 @@ pub fn record(
     options: &Options,
     outputs: &BackwardOutputs<Tensor>,
 ) -> Result<()> {
-    let call = Call::new(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())), &plan.plan, options)?;
+    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan.plan, options)?;
     call.check_outputs(outputs)?;
     let runtime = recorder.runtime();
     let scratch = match call.is_wide() {
@@ -145,12 +145,12 @@ pub fn record(
     Ok(())
 }
 
-/// What a call launches, in order, without a device: `inputs` are the arrays' shapes and element types.
+/// What a call launches, in order, without a device: `inputs` are the layouts of the arrays.
 ///
 /// # Errors
 /// As [`record`], but for what the device reports.
 pub fn launches(
-    inputs: &BackwardInputs<(&[usize], Dtype)>,
+    inputs: &BackwardInputs<Layout<'_>>,
     plan: &Plan,
     options: &Options,
     target: Target,
