@@ -4,6 +4,7 @@
 mod common;
 
 mod accuracy;
+mod append;
 mod bits;
 mod calls;
 mod halves;
@@ -67,6 +68,10 @@ fn main() -> std::process::ExitCode {
         gpu::trial("half_dims", halves::half_dims),
         gpu::trial("half_settings_share_bits", halves::half_settings_share_bits),
         gpu::trial("half_sums_are_wide", halves::half_sums_are_wide),
+        gpu::trial("appends_are_copies", append::appends_are_copies),
+        gpu::trial_alone("split_appends", append::split_appends),
+        gpu::trial("gather_is_the_adjoint_of_append", append::gather_is_the_adjoint),
+        gpu::trial("readers_wait_for_the_append", append::readers_wait_for_the_append),
         gpu::trial_alone("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
     ])
 }

@@ -3,6 +3,7 @@
 #[path = "../common/random.rs"]
 mod random;
 
+mod append;
 mod definition;
 mod layout;
 mod reach;

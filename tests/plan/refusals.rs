@@ -100,11 +100,11 @@ fn sizes_that_disagree_are_rejected() {
     );
     rejects(
         |schedule, _| schedule.sequence_ids.truncate(3),
-        "array `sequence_ids`: expected [4], one entry a row of `q`, found shape [3]",
+        "array `sequence_ids`: expected [4], one entry a query row, found shape [3]",
     );
     rejects(
         |schedule, _| schedule.positions.as_mut().unwrap().push(0),
-        "array `positions`: expected [4], one entry a row of `q`, found shape [5]",
+        "array `positions`: expected [4], one entry a query row, found shape [5]",
     );
     rejects(
         |schedule, _| schedule.table_width = usize::MAX,

@@ -207,12 +207,16 @@ impl Geometry {
     }
 }
 
-fn fail<T>(array: &'static str, expected: String, found: &[usize]) -> Result<T> {
+pub(super) fn fail<T>(array: &'static str, expected: String, found: &[usize]) -> Result<T> {
     Err(Error::Shape { array, expected, found: found.to_vec() })
 }
 
 /// The axes of a shape with exactly `N` of them.
-fn axes<const N: usize>(array: &'static str, shape: &[usize], words: &str) -> Result<[usize; N]> {
+pub(super) fn axes<const N: usize>(
+    array: &'static str,
+    shape: &[usize],
+    words: &str,
+) -> Result<[usize; N]> {
     shape.try_into().map_err(|_| Error::Shape {
         array,
         expected: words.into(),

@@ -18,6 +18,7 @@ use std::convert::Infallible;
 
 use crate::error::{Error, Result};
 
+pub mod append;
 pub mod backward;
 mod bound;
 mod device_plan;

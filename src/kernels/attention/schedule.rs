@@ -61,7 +61,7 @@ impl Schedule {
         let queries = geometry.queries;
         let words = format!("the {sequences} · {width} entries of [sequences, table_width]");
         check("block_table", self.block_table.len(), sequences.checked_mul(width), words)?;
-        let words = || format!("[{queries}], one entry a row of `q`");
+        let words = || format!("[{queries}], one entry a query row");
         check("sequence_ids", self.sequence_ids.len(), Some(queries), words())?;
         let positions = self.positions.as_ref().map_or(queries, Vec::len);
         check("positions", positions, Some(queries), words())

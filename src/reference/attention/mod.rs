@@ -11,8 +11,11 @@ use crate::kernels::attention::{
     Plan, Schedule,
 };
 
+mod append;
 mod problem;
 mod sums;
+
+pub use append::{append, append_backward};
 
 use problem::{Batch, Member, Problem};
 use sums::Sums;
