@@ -1,7 +1,7 @@
 //! Arrays in host memory, as they enter and leave the library.
 
 use bytemuck::Pod;
-use bytemuck::allocation::pod_collect_to_vec;
+use bytemuck::allocation::{cast_vec, pod_collect_to_vec};
 use half::{bf16, f16};
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
@@ -75,6 +75,27 @@ impl HostTensor {
     pub fn from_f32(shape: &[usize], data: Vec<f32>) -> Result<Self> {
         check_len(shape, data.len())?;
         Ok(Self { shape: shape.to_vec(), data: Data::F32(data) })
+    }
+
+    /// A tensor of `shape` over the bits of 16-bit floats in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the number of elements is not the product of `shape`; [`Error::Dtype`] when `dtype` is
+    /// neither f16 nor bf16.
+    pub fn from_halves(dtype: Dtype, shape: &[usize], bits: Vec<u16>) -> Result<Self> {
+        check_len(shape, bits.len())?;
+        let data = match dtype {
+            Dtype::F16 => Data::F16(cast_vec(bits)),
+            Dtype::Bf16 => Data::Bf16(cast_vec(bits)),
+            Dtype::F32 | Dtype::U32 => {
+                return Err(Error::Dtype {
+                    array: "(data)".into(),
+                    expected: "f16 or bf16",
+                    found: dtype.to_string(),
+                });
+            }
+        };
+        Ok(Self { shape: shape.to_vec(), data })
     }
 
     /// A one-dimensional tensor of u32 words.

@@ -61,7 +61,9 @@ fn on_device(job: &Job, runtime: Runtime) -> Result<Computed> {
 fn mamba3_reference(job: &Mamba3Job) -> Result<Results> {
     let inputs = job.inputs.as_ref().map(|_, tensor| tensor.to_f64());
     let outputs = reference::mamba3::preprocess_backward(&inputs, &job.parameters)?;
-    let rounded = outputs.as_ref().try_map(|_, array| HostTensor::from_f64(Dtype::F32, array))?;
+    let dtype = job.inputs.projected.dtype();
+    let round = |name, array| HostTensor::from_f64(preprocess::dtype_of(name, dtype), array);
+    let rounded = outputs.as_ref().try_map(round)?;
     Ok(mamba3_results(rounded))
 }
 
@@ -74,13 +76,14 @@ fn mamba3_results(outputs: preprocess::BackwardOutputs<HostTensor>) -> Results {
 fn attention_reference(job: &AttentionJob) -> Result<Results> {
     let inputs = job.inputs.as_ref().map(|_, tensor| tensor.to_f64());
     let outputs = reference::attention::backward(&inputs, &job.schedule, &job.options)?;
-    let round = |array| HostTensor::from_f64(Dtype::F32, array);
-    let gradients = outputs.gradients.iter().map(|(g, array)| Ok((*g, round(array)?)));
+    let dtype = job.inputs.q.dtype();
+    let gradients =
+        outputs.gradients.iter().map(|(g, array)| Ok((*g, HostTensor::from_f64(dtype, array)?)));
     Ok(attention_results(
         job,
         attention::BackwardOutputs {
             gradients: gradients.collect::<Result<_>>()?,
-            statistics: round(&outputs.statistics)?,
+            statistics: HostTensor::from_f64(Dtype::F32, &outputs.statistics)?,
         },
     ))
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use backslang::HostTensor;
+use backslang::{Dtype, HostTensor};
 
 use super::alike;
 use super::args::InputArgs;
 use super::failure::{Failure, Result};
-use super::files::{ByteOrder, Catalog, Entry, FileError, excerpt};
+use super::files::{Catalog, Entry, FileError, Spelling, Wanted, excerpt};
 use super::progress::Step;
 use super::talk::Talk;
 
@@ -18,7 +18,9 @@ pub(crate) struct Inputs {
     catalog: Catalog,
     /// Names that were spelled out with `--in`.
     spelled: Vec<String>,
-    orders: BTreeMap<&'static str, ByteOrder>,
+    /// What the next array of the call's element type is to be.
+    wanted: Wanted,
+    spellings: BTreeMap<&'static str, Spelling>,
     talk: Talk,
 }
 
@@ -47,7 +49,8 @@ impl Inputs {
             catalog.add_file(name, Path::new(path));
             spelled.push(name.into());
         }
-        Ok(Self { catalog, spelled, orders: BTreeMap::new(), talk: *talk })
+        let wanted = args.dtype.map_or(Wanted::Any, Wanted::Flag);
+        Ok(Self { catalog, spelled, wanted, spellings: BTreeMap::new(), talk: *talk })
     }
 
     /// Whether there is such an array.
@@ -55,20 +58,35 @@ impl Inputs {
         self.catalog.contains(name)
     }
 
-    /// A float32 array that must be there.
+    /// An array of the call's element type that must be there. The first one read decides on the type, unless a flag has.
     pub(crate) fn floats(&mut self, name: &'static str, known: &[&str]) -> Result<HostTensor> {
-        match self.optional_floats(name)? {
-            Some(tensor) => Ok(tensor),
-            None => Err(self.missing(name, known)),
-        }
+        self.optional_floats(name)?.ok_or_else(|| self.missing(name, known))
     }
 
-    /// A float32 array that may be there.
+    /// An array of the call's element type that may be there.
     pub(crate) fn optional_floats(&mut self, name: &'static str) -> Result<Option<HostTensor>> {
+        let tensor = self.read(name, self.wanted)?;
+        if let (Some(tensor), Wanted::Any) = (&tensor, self.wanted) {
+            self.wanted = Wanted::Like(tensor.dtype(), name);
+        }
+        Ok(tensor)
+    }
+
+    /// An array that is float32 in every call, and that must be there.
+    pub(crate) fn singles(&mut self, name: &'static str, known: &[&str]) -> Result<HostTensor> {
+        self.optional_singles(name)?.ok_or_else(|| self.missing(name, known))
+    }
+
+    /// An array that is float32 in every call, and that may be there.
+    pub(crate) fn optional_singles(&mut self, name: &'static str) -> Result<Option<HostTensor>> {
+        self.read(name, Wanted::Always(Dtype::F32))
+    }
+
+    fn read(&mut self, name: &'static str, wanted: Wanted) -> Result<Option<HostTensor>> {
         let Some(entry) = self.catalog.get(name) else { return Ok(None) };
         let _step = self.reading(name);
-        let (tensor, descr) = entry.floats().map_err(|error| fault(name, entry, error))?;
-        self.orders.insert(name, descr.order);
+        let (tensor, spelling) = entry.floats(wanted).map_err(|error| fault(name, entry, error))?;
+        self.spellings.insert(name, spelling);
         Ok(Some(tensor))
     }
 
@@ -123,9 +141,9 @@ impl Inputs {
         }
     }
 
-    /// The byte order of an array that was read; little-endian for others.
-    pub(crate) fn order(&self, name: &str) -> ByteOrder {
-        self.orders.get(name).copied().unwrap_or(ByteOrder::Little)
+    /// How an array that was read is spelled; plainly for others.
+    pub(crate) fn spelling(&self, name: &str) -> Spelling {
+        self.spellings.get(name).copied().unwrap_or(Spelling::LITTLE)
     }
 
     /// What the command does not know, in words, and whether it was spelled out with `--in`.

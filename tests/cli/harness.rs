@@ -178,5 +178,10 @@ fn split(npy: &[u8]) -> (&str, &[u8]) {
 
 /// Every 4-byte element with its bytes reversed.
 pub(crate) fn swapped(data: &[u8]) -> Vec<u8> {
-    data.chunks(4).flat_map(|word| word.iter().rev().copied()).collect()
+    swapped_by(4, data)
+}
+
+/// Every element of so many bytes with its bytes reversed.
+pub(crate) fn swapped_by(size: usize, data: &[u8]) -> Vec<u8> {
+    data.chunks(size).flat_map(|word| word.iter().rev().copied()).collect()
 }

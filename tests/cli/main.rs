@@ -26,3 +26,4 @@ mod progress;
 mod reports;
 mod samples;
 mod schema;
+mod types;

@@ -16,9 +16,14 @@ fn every_sample_is_valid_input() {
         ("paged-attention-backward", "--sequences 1 --queries 300 --kv-heads 4"),
         ("history-backward", ""),
         ("history-backward", "--mla"),
+        ("mamba3-preprocess-backward", "--dtype f16"),
+        ("paged-attention-backward", "--dtype bf16"),
+        ("history-backward", "--mla --dtype f16"),
     ] {
         let folder = Folder::sample(command, sizes);
-        reference(&format!("{command} -i {} -o {}", folder.at("in"), folder.at("out"))).succeeded();
+        let dtype = if sizes.contains("bf16") { "--dtype bf16" } else { "" };
+        let words = format!("{command} -i {} -o {} {dtype}", folder.at("in"), folder.at("out"));
+        reference(words.trim_end()).succeeded();
         assert_eq!(
             folder.names("in").contains(&"statistics.npy".into()),
             command == "history-backward"

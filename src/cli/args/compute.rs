@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
+use backslang::Dtype;
 use backslang::kernels::attention::Gradients;
 use clap::{Args, ValueEnum};
 
 use super::values;
 
 pub(super) const MAMBA3_ARRAYS: &str = "\
-Arrays (float32; any number of leading axes may stand for rows):
+Arrays (float32, float16 or, with --dtype bf16, bfloat16: all of one type, but for dt_bias, the
+gradients of dt, adt and trap, and the results for dt_bias, which are float32; any number of
+leading axes may stand for rows):
   in   projected [rows, projected_width], dt_bias [heads],
        z_gradient, x_gradient [rows, inner_size],
        bh_gradient, ch_gradient [rows, bc_rows, state_size],
@@ -33,7 +36,8 @@ Examples:
   backslang mamba3-preprocess-backward -i inputs -o wide.npz --dt-max 0.2";
 
 pub(super) const ATTENTION_ARRAYS: &str = "\
-Arrays (float32; index arrays of any integer type):
+Arrays (float32, float16 or, with --dtype bf16, bfloat16: all of one type, but for statistics,
+which are float32, and index arrays, of any integer type):
   in   q [queries, heads, key_dim], output_gradient [queries, heads, value_dim],
        k [pages, page_size, kv_heads, key_dim], v [pages, page_size, kv_heads, value_dim],
        block_table [sequences, table_width], sequence_lengths [sequences],
@@ -80,6 +84,13 @@ pub(crate) struct InputArgs {
     /// A single array; repeatable, wins over --input [default: none]
     #[arg(long = "in", value_name = "NAME=FILE.npy")]
     pub(crate) arrays: Vec<String>,
+
+    /// Element type of the arrays, but for those that always are float32 [default: that of the first one]
+    ///
+    /// bf16 must be asked for: NumPy has it as two bytes (V2) or as 16-bit words (uint16), which may hold anything.
+    /// Arrays are not converted.
+    #[arg(long, value_name = "TYPE", value_parser = values::dtype())]
+    pub(crate) dtype: Option<Dtype>,
 }
 
 /// Where the results go.
@@ -176,7 +187,7 @@ pub(crate) enum Algorithm {
     Auto,
     /// In the order of the schedule: the same bits for every setting
     Ordered,
-    /// By matrix units; not available for float32
+    /// By matrix units; not available yet
     Tiled,
 }
 

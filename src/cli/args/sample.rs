@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use backslang::Dtype;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
+
+use super::values;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -46,6 +49,9 @@ pub(crate) struct SampleArgs<Sizes: Args> {
     /// Start of the random numbers; the same seed and sizes give the same arrays
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Element type of the arrays, but for those that always are float32
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = values::dtype())]
+    pub(crate) dtype: Dtype,
     #[command(flatten)]
     pub(crate) sizes: Sizes,
 }

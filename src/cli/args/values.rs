@@ -1,9 +1,9 @@
 //! Values of flags, read so that messages name the flag once.
 
-use backslang::Error;
 use backslang::check::Command;
 use backslang::kernels::attention::{Gradient, Gradients};
 use backslang::runtime::Validation;
+use backslang::{Dtype, Error};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::cli::alike;
@@ -29,6 +29,14 @@ pub(super) fn number(text: &str) -> Result<f32, String> {
         return Err("expected a number that fits float32".into());
     }
     Ok(number)
+}
+
+/// An element type of arrays.
+pub(super) fn dtype() -> impl TypedValueParser<Value = Dtype> {
+    const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+    PossibleValuesParser::new(DTYPES.map(Dtype::name)).try_map(|name| {
+        DTYPES.into_iter().find(|dtype| dtype.name() == name).ok_or("expected f32, f16 or bf16")
+    })
 }
 
 /// A list of checks that is not empty.

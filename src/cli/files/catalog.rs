@@ -10,8 +10,9 @@ use zip::ZipArchive;
 
 use super::FileError;
 use super::data::{self, Available};
-use super::descr::Descr;
+use super::descr::Spelling;
 use super::header::Header;
+use super::wanted::Wanted;
 
 /// The arrays found, by name.
 #[derive(Debug, Default)]
@@ -82,13 +83,11 @@ impl Catalog {
 }
 
 impl Entry {
-    /// The array as float32, and its element type in the file.
-    pub(crate) fn floats(&self) -> Result<(HostTensor, Descr), FileError> {
+    /// The array as floats, and how they are spelled in the file.
+    pub(crate) fn floats(&self, wanted: Wanted) -> Result<(HostTensor, Spelling), FileError> {
         self.visit(|header, available, reader| {
-            let values = data::floats(&header, available, reader)?;
-            let tensor = HostTensor::from_f32(&header.shape, values)
-                .map_err(|error| FileError::Header(error.to_string()))?;
-            Ok((tensor, header.descr))
+            let tensor = data::floats(&header, wanted, available, reader)?;
+            Ok((tensor, header.descr.spelling()))
         })
     }
 

@@ -2,12 +2,14 @@
 
 use std::io::{ErrorKind, Read};
 
+use backslang::HostTensor;
 use bytemuck::Pod;
 use ndarray::{ArrayView, IxDyn, ShapeBuilder};
 
 use super::FileError;
-use super::descr::{ByteOrder, Descr, Kind};
+use super::descr::{ByteOrder, Kind};
 use super::header::Header;
+use super::wanted::Wanted;
 
 /// How far the amount of data can be relied on before it is read.
 #[derive(Debug, Clone, Copy)]
@@ -37,21 +39,36 @@ impl Available {
 /// Elements that are asked for at once where the amount of data is not certain.
 const CHUNK: usize = 1 << 16;
 
-/// The elements of a float32 array, in C order.
+/// An array of floats, in C order.
 pub(super) fn floats(
+    header: &Header,
+    wanted: Wanted,
+    available: Available,
+    reader: &mut dyn Read,
+) -> Result<HostTensor, FileError> {
+    let dtype = wanted.read_as(&header.descr)?;
+    let tensor = if dtype.is_half() {
+        let words = words(header, available, reader, u16::swap_bytes)?;
+        HostTensor::from_halves(dtype, &header.shape, words)
+    } else {
+        let words = words(header, available, reader, u32::swap_bytes)?;
+        HostTensor::from_f32(&header.shape, bytemuck::allocation::cast_vec(words))
+    };
+    tensor.map_err(|error| FileError::Header(error.to_string()))
+}
+
+/// The elements as words of this machine, in C order.
+fn words<T: Pod>(
     header: &Header,
     available: Available,
     reader: &mut dyn Read,
-) -> Result<Vec<f32>, FileError> {
-    if (header.descr.kind, header.descr.size) != (Kind::Float, Some(4)) {
-        return Err(not_float32(&header.descr));
-    }
-    let mut words: Vec<u32> = elements(header, available, reader)?;
+    swap: impl Fn(T) -> T,
+) -> Result<Vec<T>, FileError> {
+    let mut words: Vec<T> = elements(header, available, reader)?;
     if header.descr.order != ByteOrder::NATIVE {
-        words.iter_mut().for_each(|word| *word = word.swap_bytes());
+        words.iter_mut().for_each(|word| *word = swap(*word));
     }
-    let values = bytemuck::allocation::cast_vec(words);
-    c_order(header, values)
+    c_order(header, words)
 }
 
 /// The elements of an array of any integer type, in C order.
@@ -72,7 +89,7 @@ pub(super) fn integers(
         _ => {
             let expected = "an integer type".into();
             let found = match header.descr.kind {
-                Kind::Float => convertible(&header.descr, "int32"),
+                Kind::Float => format!("{}; convert it with `.astype('int32')`", header.descr),
                 _ => header.descr.to_string(),
             };
             return Err(FileError::Dtype { expected, found });
@@ -105,19 +122,6 @@ pub(super) fn scalar(
         }
     };
     Ok(value)
-}
-
-fn not_float32(descr: &Descr) -> FileError {
-    let found = match descr.kind {
-        Kind::Bool | Kind::Signed | Kind::Float | Kind::Object => convertible(descr, "float32"),
-        // 16 bits may be bfloat16, whose conversion as numbers would be wrong.
-        Kind::Unsigned | Kind::Raw | Kind::Other => descr.to_string(),
-    };
-    FileError::Dtype { expected: "float32, the only type that is supported now".into(), found }
-}
-
-fn convertible(descr: &Descr, dtype: &str) -> String {
-    format!("{descr}; convert it with `.astype('{dtype}')`")
 }
 
 /// Integers of `N` bytes, widened; `decode` takes the most significant byte first.

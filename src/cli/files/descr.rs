@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use backslang::Dtype;
+
 use super::excerpt;
 
 /// In which order the bytes of an element are stored.
@@ -38,6 +40,51 @@ pub(crate) enum Kind {
     Other,
 }
 
+/// How floats are spelled in a file: the order of their bytes, and what stands for bfloat16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spelling {
+    /// How the bytes of an element are ordered.
+    pub(crate) order: ByteOrder,
+    bfloat16: Bfloat16,
+}
+
+/// What stands for bfloat16, which NumPy alone does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bfloat16 {
+    /// `|V2`: two bytes, as NumPy saves again what it has loaded.
+    Void,
+    /// `<V2`, as NumPy saves ml_dtypes' arrays.
+    LittleVoid,
+    /// `u2`: 16-bit words.
+    Words,
+    /// ml_dtypes' own name.
+    Named,
+}
+
+impl Spelling {
+    /// Least significant byte first.
+    pub(crate) const LITTLE: Self = Self::of(ByteOrder::Little);
+
+    /// In this order, bfloat16 as plain bytes.
+    pub(crate) const fn of(order: ByteOrder) -> Self {
+        Self { order, bfloat16: Bfloat16::Void }
+    }
+
+    /// The element type in these words.
+    pub(crate) fn descr(self, dtype: Dtype) -> &'static str {
+        let pick = |little, big| if self.order == ByteOrder::Big { big } else { little };
+        match (dtype, self.bfloat16) {
+            (Dtype::F32, _) => pick("<f4", ">f4"),
+            (Dtype::F16, _) => pick("<f2", ">f2"),
+            (Dtype::Bf16, Bfloat16::Void) => pick("|V2", ">V2"),
+            (Dtype::Bf16, Bfloat16::LittleVoid) => pick("<V2", ">V2"),
+            (Dtype::Bf16, Bfloat16::Words) => pick("<u2", ">u2"),
+            (Dtype::Bf16, Bfloat16::Named) => Descr::BFLOAT16,
+            _ => pick("<u4", ">u4"),
+        }
+    }
+}
+
 /// The element type of an array in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Descr {
@@ -51,10 +98,8 @@ pub(crate) struct Descr {
 }
 
 impl Descr {
-    /// NumPy's spelling of float32 with the least significant byte first.
-    pub(crate) const LITTLE_FLOAT32: &'static str = "<f4";
-    /// NumPy's spelling of float32 with the most significant byte first.
-    pub(crate) const BIG_FLOAT32: &'static str = ">f4";
+    /// ml_dtypes' name of bfloat16.
+    const BFLOAT16: &'static str = "bfloat16";
 
     /// Reads NumPy's spelling; what is not known keeps its text for the message.
     pub(crate) fn parse(text: &str) -> Self {
@@ -64,6 +109,9 @@ impl Descr {
             Some(rest) => (ByteOrder::Little, rest),
             None => (ByteOrder::NATIVE, text),
         };
+        if text == Self::BFLOAT16 {
+            return Self { kind: Kind::Raw, size: Some(2), order, text: text.into() };
+        }
         let mut letters = rest.chars();
         let kind = match letters.next() {
             Some('b') => Kind::Bool,
@@ -79,6 +127,17 @@ impl Descr {
         Self { kind, size, order, text: text.into() }
     }
 
+    /// How to write floats as they are here.
+    pub(crate) fn spelling(&self) -> Spelling {
+        let bfloat16 = match self.kind {
+            Kind::Unsigned => Bfloat16::Words,
+            Kind::Raw if self.text == Self::BFLOAT16 => Bfloat16::Named,
+            Kind::Raw if self.text.starts_with('<') => Bfloat16::LittleVoid,
+            _ => Bfloat16::Void,
+        };
+        Spelling { order: self.order, bfloat16 }
+    }
+
     /// What NumPy's users call it.
     fn name(&self) -> Option<String> {
         let bits = |word: &str, bytes: usize| Some(format!("{word}{}", 8 * bytes));
@@ -88,6 +147,7 @@ impl Descr {
             (Kind::Unsigned, Some(bytes @ 1..=8)) => bits("uint", bytes),
             (Kind::Float, Some(bytes @ 2..=8)) => bits("float", bytes),
             (Kind::Float, Some(_)) => Some("longdouble".into()),
+            (Kind::Raw, _) if self.text == Self::BFLOAT16 => None,
             (Kind::Raw, Some(2)) => Some("2-byte void, bfloat16 perhaps".into()),
             (Kind::Object, _) => Some("Python objects".into()),
             (Kind::Other, _) => {

@@ -13,6 +13,7 @@ mod descr;
 mod header;
 mod latch;
 mod staged;
+mod wanted;
 mod writer;
 
 #[cfg(test)]
@@ -22,9 +23,10 @@ use std::io;
 use std::path::PathBuf;
 
 pub(crate) use catalog::{Catalog, Entry};
-pub(crate) use descr::ByteOrder;
+pub(crate) use descr::Spelling;
 #[cfg(any(unix, windows))]
 pub(crate) use staged::abandon;
+pub(crate) use wanted::Wanted;
 pub(crate) use writer::{OutputArray, OutputValues, Target, WriteError, Written};
 
 /// Text out of a file as messages show it: the start of it, control characters escaped.

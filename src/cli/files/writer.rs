@@ -9,7 +9,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::FileError;
-use super::descr::{ByteOrder, Descr};
+use super::descr::{ByteOrder, Spelling};
 use super::latch::Latch;
 use super::staged::Staged;
 
@@ -22,14 +22,14 @@ pub(crate) struct OutputArray {
     pub(crate) shape: Vec<usize>,
     /// Its elements in C order.
     pub(crate) values: OutputValues,
-    /// The byte order to write.
-    pub(crate) order: ByteOrder,
+    /// How floats are spelled; the byte order of all else, too.
+    pub(crate) spelling: Spelling,
 }
 
 /// The elements of an array to write.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum OutputValues {
-    /// float32.
+    /// float32, float16 or bfloat16.
     Floats(HostTensor),
     /// int32.
     Integers(Vec<i32>),
@@ -70,27 +70,32 @@ pub(crate) struct WriteError {
 }
 
 impl OutputArray {
-    /// A float32 array.
-    pub(crate) fn floats(name: &str, tensor: HostTensor, order: ByteOrder) -> Self {
+    /// An array of floats.
+    pub(crate) fn floats(name: &str, tensor: HostTensor, spelling: Spelling) -> Self {
         let shape = tensor.shape().to_vec();
-        Self { name: name.into(), shape, values: OutputValues::Floats(tensor), order }
+        Self { name: name.into(), shape, values: OutputValues::Floats(tensor), spelling }
     }
 
     fn write(&self, sink: &mut dyn Write) -> io::Result<()> {
         sink.write_all(&self.head())?;
         match &self.values {
             OutputValues::Flag(flag) => sink.write_all(&[u8::from(*flag)]),
-            OutputValues::Integers(values) => self.write_words(sink, bytemuck::cast_slice(values)),
-            OutputValues::Floats(tensor) => self.write_words(sink, tensor.bytes()),
+            OutputValues::Integers(values) => {
+                self.write_words::<4>(sink, bytemuck::cast_slice(values))
+            }
+            OutputValues::Floats(tensor) if tensor.dtype().is_half() => {
+                self.write_words::<2>(sink, tensor.bytes())
+            }
+            OutputValues::Floats(tensor) => self.write_words::<4>(sink, tensor.bytes()),
         }
     }
 
-    fn write_words(&self, sink: &mut dyn Write, native: &[u8]) -> io::Result<()> {
-        if self.order == ByteOrder::NATIVE {
+    /// Words of `N` bytes, in the order asked for.
+    fn write_words<const N: usize>(&self, sink: &mut dyn Write, native: &[u8]) -> io::Result<()> {
+        if self.spelling.order == ByteOrder::NATIVE {
             return sink.write_all(native);
         }
-        native.chunks_exact(4).try_for_each(|word| {
-            let mut word = [word[0], word[1], word[2], word[3]];
+        native.as_chunks::<N>().0.iter().try_for_each(|&(mut word)| {
             word.reverse();
             sink.write_all(&word)
         })
@@ -117,13 +122,11 @@ impl OutputArray {
     }
 
     fn descr(&self) -> &'static str {
-        let big = self.order == ByteOrder::Big;
         match &self.values {
             OutputValues::Flag(_) => "|b1",
-            OutputValues::Integers(_) if big => ">i4",
+            OutputValues::Integers(_) if self.spelling.order == ByteOrder::Big => ">i4",
             OutputValues::Integers(_) => "<i4",
-            OutputValues::Floats(_) if big => Descr::BIG_FLOAT32,
-            OutputValues::Floats(_) => Descr::LITTLE_FLOAT32,
+            OutputValues::Floats(tensor) => self.spelling.descr(tensor.dtype()),
         }
     }
 

@@ -5,10 +5,9 @@ use backslang::kernels::attention::{
     BackwardInputs, Geometry, Gradient, History, Options, Plan, Schedule,
 };
 
-use super::{Orders, Resolved};
+use super::{Resolved, Spellings};
 use crate::cli::args::{Algorithm, HistoryArgs};
 use crate::cli::failure::{Failure, Result};
-use crate::cli::files::ByteOrder;
 use crate::cli::inputs::Inputs;
 use crate::cli::talk::Talk;
 
@@ -40,7 +39,7 @@ pub(crate) struct AttentionJob {
     pub(crate) plan: Plan,
     /// Whether the row statistics are an output too.
     pub(crate) save_statistics: bool,
-    orders: Orders,
+    pub(super) spellings: Spellings,
 }
 
 impl AttentionJob {
@@ -52,8 +51,8 @@ impl AttentionJob {
         talk: &Talk,
     ) -> Resolved<Self> {
         if args.algorithm == Algorithm::Tiled {
-            let message = "--algorithm: expected `auto` or `ordered` for float32 arrays, found `tiled`, \
-                           which no device has for them";
+            let message =
+                "--algorithm: expected `auto` or `ordered`, found `tiled`, which there is not yet";
             return Err(Failure::usage(message));
         }
         let mut found = Inputs::open(&args.input, talk)?;
@@ -80,14 +79,12 @@ impl AttentionJob {
         let plan = Plan::new(&schedule, &geometry, args.query_block_rows)?;
         let mut pairs = Gradient::ALL.map(|g| (g.output_name(), g.name())).to_vec();
         pairs.push(("statistics", "statistics"));
-        let orders = Orders::new(&found, &pairs);
+        let spellings = Spellings::new(&found, &pairs);
         let ignored = found.ignored(&known);
-        Ok((Self { inputs, schedule, options, geometry, plan, save_statistics, orders }, ignored))
-    }
-
-    /// The byte order of an output.
-    pub(crate) fn order(&self, output: &str) -> ByteOrder {
-        self.orders.of(output)
+        Ok((
+            Self { inputs, schedule, options, geometry, plan, save_statistics, spellings },
+            ignored,
+        ))
     }
 }
 
@@ -122,7 +119,7 @@ fn arrays(found: &mut Inputs, mla: bool, known: &[&str]) -> Result<BackwardInput
         q,
         history,
         output_gradient: found.floats("output_gradient", known)?,
-        statistics: found.optional_floats("statistics")?,
+        statistics: found.optional_singles("statistics")?,
         output: found.optional_floats("output")?,
     })
 }

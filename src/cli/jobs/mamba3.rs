@@ -1,12 +1,11 @@
 //! Resolving `mamba3-preprocess-backward`.
 
-use backslang::HostTensor;
-use backslang::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters};
+use backslang::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters, dtype_of};
+use backslang::{Dtype, HostTensor};
 
-use super::{Orders, Resolved};
+use super::{Resolved, Spellings};
 use crate::cli::args::Mamba3Args;
 use crate::cli::failure::Result;
-use crate::cli::files::ByteOrder;
 use crate::cli::inputs::Inputs;
 use crate::cli::talk::Talk;
 
@@ -21,7 +20,7 @@ pub(crate) struct Mamba3Job {
     pub(crate) parameters: Parameters,
     /// The sizes.
     pub(crate) geometry: Geometry,
-    orders: Orders,
+    pub(super) spellings: Spellings,
 }
 
 impl Mamba3Job {
@@ -31,9 +30,12 @@ impl Mamba3Job {
         let mut found = Inputs::open(&args.input, talk)?;
         let parameters = parameters(args, &found)?;
         parameters.check()?;
-        let inputs = BackwardInputs::try_build(|name| found.floats(name, &known))?;
+        let inputs = BackwardInputs::try_build(|name| match dtype_of(name, Dtype::F16) {
+            Dtype::F32 => found.singles(name, &known),
+            _ => found.floats(name, &known),
+        })?;
         let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
-        let orders = Orders::new(
+        let spellings = Spellings::new(
             &found,
             &[
                 ("projected_gradient", "projected"),
@@ -42,12 +44,7 @@ impl Mamba3Job {
             ],
         );
         let ignored = found.ignored(&known);
-        Ok((Self { inputs, parameters, geometry, orders }, ignored))
-    }
-
-    /// The byte order of an output.
-    pub(crate) fn order(&self, output: &str) -> ByteOrder {
-        self.orders.of(output)
+        Ok((Self { inputs, parameters, geometry, spellings }, ignored))
     }
 }
 

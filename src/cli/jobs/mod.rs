@@ -6,7 +6,7 @@ mod mamba3;
 use backslang::HostTensor;
 
 use super::failure::Result;
-use super::files::{ByteOrder, OutputArray};
+use super::files::{OutputArray, Spelling};
 use super::inputs::Inputs;
 
 pub(crate) use attention::AttentionJob;
@@ -38,30 +38,30 @@ impl Job {
         }
     }
 
-    /// Names each result's byte order after the array that it is the gradient of.
+    /// Spells each result as the array that it is the gradient of.
     pub(crate) fn outputs(&self, results: Results) -> Vec<OutputArray> {
-        let order = |name: &str| match self {
-            Self::Mamba3(job) => job.order(name),
-            Self::Attention(job) => job.order(name),
+        let spellings = match self {
+            Self::Mamba3(job) => &job.spellings,
+            Self::Attention(job) => &job.spellings,
         };
-        let output = |(name, tensor)| OutputArray::floats(name, tensor, order(name));
+        let output = |(name, tensor)| OutputArray::floats(name, tensor, spellings.of(name));
         results.into_iter().map(output).collect()
     }
 }
 
-/// Byte orders of outputs, taken from the inputs that they belong to.
+/// How outputs are spelled, taken from the inputs that they belong to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Orders(Vec<(&'static str, ByteOrder)>);
+pub(crate) struct Spellings(Vec<(&'static str, Spelling)>);
 
-impl Orders {
-    /// Gives each output the byte order of its input.
-    pub(crate) fn new(inputs: &Inputs, pairs: &[(&'static str, &'static str)]) -> Self {
-        Self(pairs.iter().map(|&(output, input)| (output, inputs.order(input))).collect())
+impl Spellings {
+    /// Spells each output as its input.
+    fn new(inputs: &Inputs, pairs: &[(&'static str, &'static str)]) -> Self {
+        Self(pairs.iter().map(|&(output, input)| (output, inputs.spelling(input))).collect())
     }
 
-    fn of(&self, output: &str) -> ByteOrder {
+    fn of(&self, output: &str) -> Spelling {
         let found = self.0.iter().find(|(name, _)| *name == output);
-        found.map_or(ByteOrder::Little, |&(_, order)| order)
+        found.map_or(Spelling::LITTLE, |&(_, spelling)| spelling)
     }
 }
 

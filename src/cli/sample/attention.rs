@@ -27,11 +27,12 @@ pub(super) fn names(sizes: &AttentionSizes, statistics: bool) -> Result<Vec<&'st
 /// Random arrays of the sizes asked for; with `statistics`, those of the rows too.
 pub(super) fn arrays(
     sizes: &AttentionSizes,
+    dtype: Dtype,
     random: &mut Random,
     statistics: bool,
 ) -> Result<Vec<OutputArray>> {
     let schedule = schedule(sizes, random)?;
-    let mut inputs = shapes(sizes).try_map(|name, shape| random.normals(name, &shape))?;
+    let mut inputs = shapes(sizes).try_map(|name, shape| random.normals(name, dtype, &shape))?;
     let score_width = sizes.key_dim + if sizes.mla { position_dim(sizes) } else { 0 };
     let scale = (1.0 / (score_width as f64).sqrt()) as f32;
     if statistics {

@@ -1,6 +1,7 @@
 //! Inputs of the Mamba-3 preprocess backward.
 
-use backslang::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters};
+use backslang::Dtype;
+use backslang::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters, dtype_of};
 
 use super::random::Random;
 use super::{floats, parameter};
@@ -20,7 +21,11 @@ fn parameters() -> [(&'static str, f32); 4] {
 }
 
 /// Random arrays of the sizes asked for, and the default parameters.
-pub(super) fn arrays(sizes: &Mamba3Sizes, random: &mut Random) -> Result<Vec<OutputArray>> {
+pub(super) fn arrays(
+    sizes: &Mamba3Sizes,
+    dtype: Dtype,
+    random: &mut Random,
+) -> Result<Vec<OutputArray>> {
     let geometry = Geometry {
         leading: vec![sizes.rows],
         rows: sizes.rows,
@@ -32,8 +37,8 @@ pub(super) fn arrays(sizes: &Mamba3Sizes, random: &mut Random) -> Result<Vec<Out
     };
     let inputs = geometry.backward_inputs().try_map(|name, shape| match name {
         // So that softplus falls on both sides of both default clamps.
-        "dt_bias" => random.map_normals(name, &shape, |x| 1.5 * x - 4.0),
-        _ => random.normals(name, &shape),
+        "dt_bias" => random.map_normals(name, Dtype::F32, &shape, |x| 1.5 * x - 4.0),
+        _ => random.normals(name, dtype_of(name, dtype), &shape),
     })?;
     let mut arrays: Vec<_> =
         inputs.named().map(|(name, tensor)| floats(name, tensor.clone())).collect();

@@ -9,7 +9,7 @@ use backslang::HostTensor;
 
 use super::args::{AttentionSizes, SampleArgs, SampleCommand};
 use super::failure::Result;
-use super::files::{ByteOrder, OutputArray, OutputValues, Target};
+use super::files::{OutputArray, OutputValues, Spelling, Target};
 use super::report::Report;
 use super::talk::Talk;
 use random::Random;
@@ -17,9 +17,9 @@ use random::Random;
 /// Writes the inputs that are asked for.
 pub(crate) fn write(command: &SampleCommand, talk: &Talk) -> Result<Report> {
     match command {
-        SampleCommand::Mamba3(args) => {
-            made(args, &mamba3::names(), talk, |random| mamba3::arrays(&args.sizes, random))
-        }
+        SampleCommand::Mamba3(args) => made(args, &mamba3::names(), talk, |random| {
+            mamba3::arrays(&args.sizes, args.dtype, random)
+        }),
         SampleCommand::Attention(args) => attention_inputs(args, false, talk),
         SampleCommand::History(args) => attention_inputs(args, true, talk),
     }
@@ -31,7 +31,9 @@ fn attention_inputs(
     talk: &Talk,
 ) -> Result<Report> {
     let names = attention::names(&args.sizes, statistics)?;
-    made(args, &names, talk, |random| attention::arrays(&args.sizes, random, statistics))
+    made(args, &names, talk, |random| {
+        attention::arrays(&args.sizes, args.dtype, random, statistics)
+    })
 }
 
 /// Looks whether arrays of these names can be written, makes them, and writes them.
@@ -51,7 +53,7 @@ fn made<Sizes: clap::Args>(
 }
 
 fn floats(name: &str, tensor: HostTensor) -> OutputArray {
-    OutputArray::floats(name, tensor, ByteOrder::Little)
+    OutputArray::floats(name, tensor, Spelling::LITTLE)
 }
 
 /// A 0-d parameter.
@@ -68,5 +70,5 @@ fn integers(name: &str, shape: &[usize], values: Vec<i32>) -> OutputArray {
 }
 
 fn array(name: &str, shape: &[usize], values: OutputValues) -> OutputArray {
-    OutputArray { name: name.into(), shape: shape.to_vec(), values, order: ByteOrder::Little }
+    OutputArray { name: name.into(), shape: shape.to_vec(), values, spelling: Spelling::LITTLE }
 }

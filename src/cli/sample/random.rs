@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use backslang::HostTensor;
+use backslang::{Dtype, HostTensor};
 
 use crate::cli::failure::{Failure, Result};
 
@@ -19,14 +19,20 @@ impl Random {
     }
 
     /// Independent standard normals.
-    pub(super) fn normals(&mut self, array: &str, shape: &[usize]) -> Result<HostTensor> {
-        self.map_normals(array, shape, |x| x)
+    pub(super) fn normals(
+        &mut self,
+        array: &str,
+        dtype: Dtype,
+        shape: &[usize],
+    ) -> Result<HostTensor> {
+        self.map_normals(array, dtype, shape, |x| x)
     }
 
-    /// Independent standard normals, each mapped.
+    /// Independent standard normals, each mapped, then rounded to the element type.
     pub(super) fn map_normals(
         &mut self,
         array: &str,
+        dtype: Dtype,
         shape: &[usize],
         map: impl Fn(f32) -> f32,
     ) -> Result<HostTensor> {
@@ -40,7 +46,12 @@ impl Random {
         let mut values = Vec::new();
         values.try_reserve_exact(count).map_err(|_| too_large())?;
         values.extend((0..count).map(|_| map(self.normal() as f32)));
-        Ok(HostTensor::from_f32(shape, values)?)
+        let tensor = HostTensor::from_f32(shape, values)?;
+        Ok(if dtype == Dtype::F32 {
+            tensor
+        } else {
+            HostTensor::from_f64(dtype, &tensor.to_f64())?
+        })
     }
 
     /// A whole number below `limit`, or 0.
@@ -74,7 +85,8 @@ mod tests {
 
     #[test]
     fn normals_repeat_and_have_the_moments_of_normals() {
-        let draw = |seed| Random::new(seed).normals("x", &[40, 501]).map(|x| x.to_f64());
+        let draw =
+            |seed| Random::new(seed).normals("x", Dtype::F32, &[40, 501]).map(|x| x.to_f64());
         let x = draw(7).unwrap();
         assert_eq!(x, draw(7).unwrap());
         assert_ne!(x, draw(8).unwrap());
@@ -85,7 +97,7 @@ mod tests {
 
     #[test]
     fn impossible_sizes_are_refused() {
-        let failure = Random::new(0).normals("q", &[1 << 40, 1 << 40]).unwrap_err();
+        let failure = Random::new(0).normals("q", Dtype::F16, &[1 << 40, 1 << 40]).unwrap_err();
         assert!(failure.input && failure.message.contains("`q`"), "{failure:?}");
     }
 }

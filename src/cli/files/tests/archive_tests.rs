@@ -8,7 +8,7 @@ use zip::{CompressionMethod, ZipWriter};
 
 use super::allocation::allocated;
 use super::{Folder, MEBIBYTE, dictionary, little, npy};
-use crate::cli::files::{Catalog, Entry};
+use crate::cli::files::{Catalog, Wanted};
 
 pub(super) fn archive(path: &Path, entries: &[(&str, Vec<u8>)], method: CompressionMethod) {
     let mut archive = ZipWriter::new(std::fs::File::create(path).unwrap());
@@ -30,7 +30,7 @@ fn archives_are_read_stored_and_deflated() {
         let mut catalog = Catalog::default();
         catalog.add(&path).unwrap();
         assert_eq!(catalog.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["q"]);
-        let (tensor, _) = catalog.get("q").unwrap().floats().unwrap();
+        let (tensor, _) = catalog.get("q").unwrap().floats(Wanted::Any).unwrap();
         assert_eq!(tensor.as_f32().unwrap(), [1.0, 2.0, 3.0]);
     }
 }
@@ -51,7 +51,7 @@ fn archives_that_lie_cost_no_memory() {
     let before = allocated();
     let mut catalog = Catalog::default();
     let result = catalog.add(&path).and_then(|()| match catalog.get("q") {
-        Some(entry) => entry.floats().map(|_| ()),
+        Some(entry) => entry.floats(Wanted::Any).map(|_| ()),
         None => Ok(()),
     });
     assert!(result.is_err());
@@ -86,7 +86,7 @@ fn bombs_are_not_inflated() {
         let before = allocated();
         let mut catalog = Catalog::default();
         catalog.add(&path).unwrap();
-        let message = catalog.get("q").unwrap().floats().unwrap_err().to_string();
+        let message = catalog.get("q").unwrap().floats(Wanted::Any).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
         assert!(allocated() - before < MEBIBYTE, "{}", allocated() - before);
     }
@@ -105,7 +105,7 @@ fn names_that_climb_are_only_names() {
     catalog.add(&path).unwrap();
     assert!(!catalog.contains("q") && !catalog.contains("k"));
     // Looked up by that very name they are arrays of the archive, wherever they point.
-    assert!(catalog.get("../../q").unwrap().floats().is_ok());
+    assert!(catalog.get("../../q").unwrap().floats(Wanted::Any).is_ok());
     assert_eq!(folder.names(), ["a.npz"]);
 }
 
@@ -127,7 +127,7 @@ fn of_entries_of_one_name_the_last_counts() {
     let mut catalog = Catalog::default();
     catalog.add(&path).unwrap();
     assert_eq!(catalog.iter().count(), 1);
-    let (tensor, _) = catalog.get("q").unwrap().floats().unwrap();
+    let (tensor, _) = catalog.get("q").unwrap().floats(Wanted::Any).unwrap();
     assert_eq!(tensor.as_f32().unwrap(), [2.0]);
 }
 
@@ -143,7 +143,7 @@ fn archives_in_archives_are_not_opened() {
     let mut catalog = Catalog::default();
     catalog.add(&outer).unwrap();
     assert_eq!(catalog.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["k"]);
-    let message = catalog.get("k").unwrap().floats().unwrap_err().to_string();
+    let message = catalog.get("k").unwrap().floats(Wanted::Any).unwrap_err().to_string();
     assert!(message.contains("it is a .npz archive"), "{message}");
 }
 
@@ -187,7 +187,8 @@ fn damaged_archives_never_cost_more_than_a_refusal() {
             let before = allocated();
             let mut catalog = Catalog::default();
             if catalog.add(&path).is_ok()
-                && let Some(Ok((tensor, _))) = catalog.get("q").map(Entry::floats)
+                && let Some(Ok((tensor, _))) =
+                    catalog.get("q").map(|entry| entry.floats(Wanted::Any))
             {
                 assert_eq!(tensor.as_f32().unwrap(), [1.0, 2.0, 3.0], "byte {at} = {value}");
             }

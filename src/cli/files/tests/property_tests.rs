@@ -1,15 +1,16 @@
 //! Random files: any bytes, damaged arrays and archives, and every spelling of random arrays. A failure prints its seed,
 //! which `BACKSLANG_TEST_SEED` runs again.
 
+use backslang::Dtype;
 use fastrand::Rng;
 use zip::CompressionMethod;
 
 use super::allocation::allocated;
 use super::archive_tests::archive;
 use super::{Folder, MEBIBYTE, npy};
-use crate::cli::files::Catalog;
 use crate::cli::files::data::{self, Available};
 use crate::cli::files::header::Header;
+use crate::cli::files::{Catalog, Wanted};
 
 /// Runs `property` with many generators; a panic in it says with which seed.
 fn for_seeds(count: u64, property: impl Fn(&mut Rng)) {
@@ -39,13 +40,19 @@ fn read_every_way(bytes: &[u8], rng: &mut Rng) {
         Available::Unknown,
     ];
     for available in available {
-        for way in 0..3 {
+        for way in 0..5 {
             let before = allocated();
             let mut reader = bytes;
             let Ok(header) = Header::read(&mut reader) else { continue };
+            let mut floats = |wanted| {
+                let tensor = data::floats(&header, wanted, available, &mut reader)?;
+                Ok(tensor.bytes().len() / tensor.dtype().size())
+            };
             let count = match way {
-                0 => data::floats(&header, available, &mut reader).map(|values| values.len()),
-                1 => data::integers(&header, available, &mut reader).map(|values| values.len()),
+                0 => floats(Wanted::Any),
+                1 => floats(Wanted::Flag(Dtype::Bf16)),
+                2 => floats(Wanted::Like(Dtype::F16, "q")),
+                3 => data::integers(&header, available, &mut reader).map(|values| values.len()),
                 _ => data::scalar(&header, available, &mut reader).map(|_| 1),
             };
             if let Ok(count) = count {
@@ -74,7 +81,7 @@ fn any_bytes_are_read_within_bounds() {
 }
 
 /// What headers are made of, and what breaks readers.
-const TOKENS: [&str; 26] = [
+const TOKENS: [&str; 29] = [
     "{",
     "}",
     "(",
@@ -99,6 +106,9 @@ const TOKENS: [&str; 26] = [
     "shape",
     "fortran_order",
     "<f4",
+    ">f2",
+    "|V2",
+    "bfloat16",
     ">i8",
     "\u{fffd}",
 ];
@@ -136,7 +146,7 @@ fn damaged_arrays_are_read_within_bounds() {
 struct Array {
     shape: Vec<usize>,
     values: Vec<i8>,
-    /// Letter and size.
+    /// Letter and size; bfloat16 has the letter `B` here.
     kind: (char, usize),
 }
 
@@ -145,6 +155,8 @@ impl Array {
         let shape = (0..rng.usize(0..5)).map(|_| rng.usize(0..5)).collect::<Vec<_>>();
         let kinds = [
             ('f', 4),
+            ('f', 2),
+            ('B', 2),
             ('i', 1),
             ('i', 2),
             ('i', 4),
@@ -160,12 +172,31 @@ impl Array {
         Self { shape, values, kind }
     }
 
+    /// A wish by which it is read.
+    fn wanted(&self, rng: &mut Rng) -> Wanted {
+        let dtype = match self.kind {
+            ('f', 4) => Dtype::F32,
+            ('f', _) => Dtype::F16,
+            _ => Dtype::Bf16,
+        };
+        match rng.u8(0..3) {
+            0 if dtype != Dtype::Bf16 => Wanted::Any,
+            1 => Wanted::Like(dtype, "q"),
+            _ => Wanted::Flag(dtype),
+        }
+    }
+
     /// One of the many ways to write it, not by the product's own writer.
     fn file(&self, rng: &mut Rng) -> Vec<u8> {
         let (letter, size) = self.kind;
         let big = rng.bool();
         let fortran = rng.bool();
         let order = if big { '>' } else { ['<', '=', '|'][rng.usize(0..3)] };
+        let descr = match letter {
+            'B' if !big && rng.bool() => "bfloat16".into(),
+            'B' => format!("{order}{}2", ['V', 'u'][rng.usize(0..2)]),
+            _ => format!("{order}{letter}{size}"),
+        };
         let space = |rng: &mut Rng| " ".repeat(rng.usize(0..3));
         let quoted = |text: &str, rng: &mut Rng| {
             let quote = if rng.bool() { '"' } else { '\'' };
@@ -178,7 +209,7 @@ impl Array {
             .collect::<Vec<_>>();
         let comma = if axes.len() == 1 || !axes.is_empty() && rng.bool() { "," } else { "" };
         let mut entries = [
-            ("descr", quoted(&format!("{order}{letter}{size}"), rng)),
+            ("descr", quoted(&descr, rng)),
             ("fortran_order", if fortran { "True" } else { "False" }.into()),
             ("shape", format!("({}{comma}{})", axes.join(","), space(rng))),
         ];
@@ -213,6 +244,8 @@ impl Array {
     fn element(&self, value: i8, big: bool) -> Vec<u8> {
         let (letter, size) = self.kind;
         let mut bytes = match letter {
+            'f' if size == 2 => half::f16::from_f32(value.into()).to_le_bytes().to_vec(),
+            'B' => half::bf16::from_f32(value.into()).to_le_bytes().to_vec(),
             'f' => f32::from(value).to_le_bytes().to_vec(),
             _ => i64::from(value).to_le_bytes()[..size].to_vec(),
         };
@@ -238,9 +271,11 @@ fn every_spelling_of_an_array_is_read_alike() {
         let header = Header::read(&mut reader).unwrap();
         assert_eq!(header.shape, array.shape);
         let found: Vec<i128> = match array.kind.0 {
-            'f' => {
-                let values = data::floats(&header, available, &mut reader).unwrap();
-                values.iter().map(|&value| value as i128).collect()
+            'f' | 'B' => {
+                let wanted = array.wanted(rng);
+                let tensor = data::floats(&header, wanted, available, &mut reader).unwrap();
+                assert_eq!(tensor.shape(), array.shape);
+                tensor.to_f64().iter().map(|&value| value as i128).collect()
             }
             _ => data::integers(&header, available, &mut reader).unwrap(),
         };
@@ -285,9 +320,9 @@ fn damaged_archives_are_read_within_bounds() {
         let opened = catalog.add(&path);
         let mut read = 0;
         for (name, array) in &arrays {
-            if let Some(Ok((tensor, _))) = catalog.get(name).map(|entry| entry.floats()) {
-                let found =
-                    tensor.as_f32().unwrap().iter().map(|&value| value as i8).collect::<Vec<_>>();
+            if let Some(Ok((tensor, _))) = catalog.get(name).map(|entry| entry.floats(Wanted::Any))
+            {
+                let found = tensor.to_f64().iter().map(|&value| value as i8).collect::<Vec<_>>();
                 // The checksum leaves no other array than one of these.
                 let same = |array: &Array| tensor.shape() == array.shape && found == array.values;
                 assert!(arrays.iter().any(|(_, array)| same(array)), "{name}");

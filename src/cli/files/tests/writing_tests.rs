@@ -2,15 +2,22 @@
 
 use std::fs;
 
-use backslang::HostTensor;
+use backslang::{Dtype, HostTensor};
+use ndarray::{ArrayD, Dimension};
 
 use super::{Folder, names};
-use crate::cli::files::{ByteOrder, Catalog, OutputArray, OutputValues, Target};
+use crate::cli::files::descr::{ByteOrder, Descr};
+use crate::cli::files::{Catalog, OutputArray, OutputValues, Spelling, Target, Wanted};
 
 fn array(name: &str, shape: &[usize], order: ByteOrder) -> OutputArray {
-    let count = shape.iter().product::<usize>();
-    let values = (0..count).map(|i| i as f32 - 1.5).collect();
-    OutputArray::floats(name, HostTensor::from_f32(shape, values).unwrap(), order)
+    typed(name, Dtype::F32, shape, Spelling::of(order))
+}
+
+fn typed(name: &str, dtype: Dtype, shape: &[usize], spelling: Spelling) -> OutputArray {
+    let values = ArrayD::from_shape_fn(shape, |index| {
+        index.slice().iter().fold(-1.5, |sum, &i| 4.0 * sum + i as f64)
+    });
+    OutputArray::floats(name, HostTensor::from_f64(dtype, &values).unwrap(), spelling)
 }
 
 fn tensor(array: &OutputArray) -> &HostTensor {
@@ -23,21 +30,33 @@ fn tensor(array: &OutputArray) -> &HostTensor {
 #[test]
 fn what_is_written_reads_back() {
     let folder = Folder::new();
+    let little = Spelling::LITTLE;
+    let spelled = |descr| Descr::parse(descr).spelling();
     let arrays = [
-        array("a", &[2, 3, 4], ByteOrder::Little),
-        array("b", &[5], ByteOrder::Big),
-        array("c", &[], ByteOrder::Little),
-        array("d", &[0, 3], ByteOrder::Big),
+        (array("a", &[2, 3, 4], ByteOrder::Little), "<f4"),
+        (array("b", &[5], ByteOrder::Big), ">f4"),
+        (array("c", &[], ByteOrder::Little), "<f4"),
+        (array("d", &[0, 3], ByteOrder::Big), ">f4"),
+        (typed("e", Dtype::F16, &[3, 3], little), "<f2"),
+        (typed("f", Dtype::F16, &[7], spelled(">f2")), ">f2"),
+        (typed("g", Dtype::Bf16, &[3, 1], little), "|V2"),
     ];
+    let bf16 = ["|V2", "<V2", ">V2", "<u2", ">u2", "bfloat16"];
+    let bf16 = bf16.map(|descr| (typed(descr, Dtype::Bf16, &[1, 5], spelled(descr)), descr));
+    let arrays: Vec<_> = arrays.into_iter().chain(bf16).collect();
     for place in ["inner/folder", "inner/archive.npz"] {
         let path = folder.0.join(place);
-        let written = Target::resolve(&path).unwrap().open([]).unwrap().write(&arrays).unwrap();
+        let (sources, descrs): (Vec<_>, Vec<_>) = arrays.iter().cloned().unzip();
+        let written = Target::resolve(&path).unwrap().open([]).unwrap().write(&sources).unwrap();
         let mut catalog = Catalog::default();
         catalog.add(&path).unwrap();
-        for (array, written) in arrays.iter().zip(written) {
-            let (read, descr) = catalog.get(&array.name).unwrap().floats().unwrap();
-            assert_eq!((&read, descr.order), (tensor(array), array.order));
-            assert_eq!((written.shape.as_slice(), written.dtype), (read.shape(), "f32"));
+        for ((array, descr), written) in sources.iter().zip(descrs).zip(written) {
+            let wanted = Wanted::Flag(tensor(array).dtype());
+            let (read, spelling) = catalog.get(&array.name).unwrap().floats(wanted).unwrap();
+            assert_eq!((&read, spelling), (tensor(array), array.spelling), "{descr}");
+            assert_eq!(spelling.descr(read.dtype()), descr);
+            let dtype = tensor(array).dtype().name();
+            assert_eq!((written.shape.as_slice(), written.dtype), (read.shape(), dtype));
             assert!(written.path.exists());
         }
     }
