@@ -25,7 +25,7 @@ pub(super) fn record(
 ) -> Result<()> {
     use pack::Push;
     let push = Push {
-        elements: narrow("elements to pack", source.shape().iter().product())?,
+        elements: narrow("elements to pack", (source.bytes() / 4) as usize)?,
         ..Push::default()
     };
     launch.record(recorder, |access| Push {

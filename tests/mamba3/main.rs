@@ -5,6 +5,7 @@ mod common;
 
 mod accuracy;
 mod bits;
+mod forward;
 mod halves;
 mod heads;
 mod nonfinite;
@@ -15,7 +16,7 @@ mod support;
 use common::gpu;
 
 fn main() -> std::process::ExitCode {
-    gpu::main(vec![
+    let mut trials = vec![
         gpu::trial("golden_files", accuracy::golden_files),
         gpu::trial("random_problems", accuracy::random_problems),
         gpu::trial("sizes_at_the_edges", sizes::sizes_at_the_edges),
@@ -46,5 +47,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("passed_through_bits", bits::passed_through_bits),
         gpu::trial("random_halves", halves::random_halves),
         gpu::trial("half_bits_pass_through", halves::half_bits_pass_through),
-    ])
+    ];
+    trials.extend(forward::trials());
+    gpu::main(trials)
 }

@@ -13,3 +13,14 @@
 
 pub mod preprocess;
 pub mod preprocess_backward;
+pub mod preprocess_forward;
+
+use super::Target;
+
+/// Most invocations of a workgroup, which has one packed row; fewer where the device allows fewer.
+const WORKGROUP_SIZE: u32 = 512;
+
+/// Invocations of a workgroup: whole subgroups.
+fn workgroup_size(Target { lanes, max_workgroup }: Target) -> u32 {
+    (WORKGROUP_SIZE.min(max_workgroup) / lanes).max(1) * lanes
+}

@@ -1,6 +1,7 @@
 //! The fused adjoint of the projection preprocess, and the ordered sum of its dt_bias terms.
 
 use super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, Parameters, dtype_of};
+use super::workgroup_size;
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
@@ -13,9 +14,6 @@ pub const DT_BIAS_CHUNK_ROWS: usize = 128;
 
 /// What errors call the packed gradient before it is rounded to halves of odd widths.
 const SCRATCH: &str = "projected_gradient in f32";
-
-/// Invocations of a workgroup, which writes one packed row; fewer where the device allows fewer.
-const WORKGROUP_SIZE: u32 = 512;
 
 /// Uploads the inputs, runs both kernels and downloads the outputs.
 ///
@@ -126,8 +124,7 @@ struct Launches {
 
 impl Launches {
     fn new(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<Self> {
-        let Target { lanes, max_workgroup } = target;
-        let workgroup_size = (WORKGROUP_SIZE.min(max_workgroup) / lanes).max(1) * lanes;
+        let lanes = target.lanes;
         let wide_gradient = is_wide(geometry, dtype);
         let row_sum = |chunks| Launch {
             kernel: &mamba3_dt_bias_gradient::F32,
@@ -142,7 +139,7 @@ impl Launches {
                 kernel: for_dtype(&mamba3_preprocess_backward::F32, "projected", dtype)?,
                 constants: mamba3_preprocess_backward::Constants {
                     lanes,
-                    workgroup_size,
+                    workgroup_size: workgroup_size(target),
                     wide_gradient,
                 }
                 .words(),
