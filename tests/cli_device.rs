@@ -23,6 +23,7 @@ use schema::Schema;
 fn main() -> ExitCode {
     gpu::main(vec![
         gpu::trial("golden_files", golden_files),
+        gpu::trial("appended_rows_are_copied", appended_rows_are_copied),
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
         #[cfg(target_os = "linux")]
@@ -61,6 +62,7 @@ fn json(words: &str) -> serde_json::Value {
 
 fn golden_files(runtime: &Runtime) {
     for (command, name, tolerance) in [
+        ("mamba3-preprocess", "mamba_forward.npz", 2e-6),
         ("mamba3-preprocess-backward", "mamba_backward.npz", 2e-6),
         ("paged-attention-backward", "backward_mla.npz", 2e-6),
         ("history-backward", "history_zero_denominators.npz", 2e-6),
@@ -78,6 +80,21 @@ fn golden_files(runtime: &Runtime) {
             let error = relative_error(&found.array(output), &expected);
             assert!(error < tolerance, "{name}: {output}: {error:e}");
         }
+    }
+}
+
+/// The device and the reference write the same bits.
+fn appended_rows_are_copied(_: &Runtime) {
+    for sizes in ["--dtype f32", "--mla --dtype f16 --position-dim 5", "--dtype bf16 --key-dim 7"] {
+        let folder = Folder::sample("paged-append", sizes);
+        let dtype = sizes.split_once("--dtype ").unwrap().1.split(' ').next().unwrap();
+        let archives = ["", " --device reference"].map(|flags| {
+            let out = folder.at("out.npz");
+            let words = format!("paged-append -i {} -o {out} --dtype {dtype}", folder.at("in"));
+            json(&(words + flags));
+            std::fs::read(out).unwrap()
+        });
+        assert!(archives[0] == archives[1], "{sizes}");
     }
 }
 

@@ -1,54 +1,70 @@
-//! One function a command.
+//! One function a command that computes.
 
-use super::args::{AttentionArgs, GlobalArgs, HistoryArgs, InputArgs, Mamba3Args, OutputArgs};
+use super::args::{
+    AppendArgs, BackwardArgs, FileArgs, GlobalArgs, HistoryArgs, InputArgs, Mamba3BackwardArgs,
+    Mamba3ForwardArgs,
+};
 use super::compute;
 use super::failure::{Failure, Result};
 use super::files::Target;
-use super::jobs::{AttentionJob, Job, Mamba3Job};
+use super::jobs::{AppendJob, AttentionBackwardJob, Job, Mamba3BackwardJob, Mamba3Job, Resolved};
 use super::place::Place;
-use super::plan;
 use super::report::Report;
 use super::talk::Talk;
 
+/// `mamba3-preprocess`.
+pub(crate) fn mamba3(args: &Mamba3ForwardArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
+    perform(Mamba3Job::resolve(args, talk), &args.files, global, talk)
+}
+
 /// `mamba3-preprocess-backward`.
-pub(crate) fn mamba3(args: &Mamba3Args, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    let (job, ignored) = Mamba3Job::resolve(args, talk)?;
-    perform(Job::Mamba3(job), ignored, &args.input, &args.output, global, talk)
+pub(crate) fn mamba3_backward(
+    args: &Mamba3BackwardArgs,
+    global: &GlobalArgs,
+    talk: &Talk,
+) -> Result<Report> {
+    perform(Mamba3BackwardJob::resolve(args, talk), &args.files, global, talk)
+}
+
+/// `paged-append`.
+pub(crate) fn append(args: &AppendArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
+    perform(AppendJob::resolve(args, talk), &args.files, global, talk)
 }
 
 /// `paged-attention-backward`.
-pub(crate) fn attention(args: &AttentionArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    let (job, ignored) = AttentionJob::resolve(&args.shared, args.save_statistics, false, talk)?;
-    perform(Job::Attention(job), ignored, &args.shared.input, &args.shared.output, global, talk)
+pub(crate) fn attention_backward(
+    args: &BackwardArgs,
+    global: &GlobalArgs,
+    talk: &Talk,
+) -> Result<Report> {
+    perform(AttentionBackwardJob::resolve(args, talk), &args.shared.files, global, talk)
 }
 
 /// `history-backward`.
 pub(crate) fn history(args: &HistoryArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    let (job, ignored) = AttentionJob::resolve(args, false, true, talk)?;
-    perform(Job::Attention(job), ignored, &args.input, &args.output, global, talk)
+    perform(AttentionBackwardJob::resolve_history(args, talk), &args.files, global, talk)
 }
 
-fn perform(
-    job: Job,
-    ignored: Vec<(String, bool)>,
-    input: &InputArgs,
-    output: &OutputArgs,
+fn perform<J: Job>(
+    resolved: Resolved<J>,
+    files: &FileArgs,
     global: &GlobalArgs,
     talk: &Talk,
 ) -> Result<Report> {
+    let (job, ignored) = resolved?;
     for (message, spelled_out) in ignored {
         // Whoever spelled a name out surely meant it: said without being asked.
         if spelled_out { talk.note(&message) } else { talk.detail(&message) }
     }
     let place = Place::resolve(global)?;
-    if output.plan {
-        return plan::describe(&job);
+    if files.output.plan {
+        return Ok(job.outline()?.report());
     }
-    let Some(output) = &output.output else {
+    let Some(output) = &files.output.output else {
         return Err(Failure::usage("--output: expected a path, found none"));
     };
     let target = Target::resolve(output)?;
-    keep_inputs(input, &target)?;
+    keep_inputs(&files.input, &target)?;
     let target = target.open(job.output_names())?;
     let step = talk.step("computing");
     let computed = compute::run(&job, &place)?;

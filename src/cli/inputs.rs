@@ -125,6 +125,28 @@ impl Inputs {
         }
     }
 
+    /// A size: the flag, else the 0-d array; one of them must be there.
+    pub(crate) fn size(
+        &self,
+        name: &'static str,
+        flag_name: &str,
+        flag: Option<usize>,
+    ) -> Result<usize> {
+        if let Some(flag) = flag {
+            return Ok(flag);
+        }
+        let Some(value) = self.parameter(name)? else {
+            let message = format!("`{name}` is missing (give {flag_name} or a 0-d array)");
+            return Err(Failure::input("parameter", message));
+        };
+        if value >= 0.0 && value.fract() == 0.0 && value <= f64::from(u32::MAX) {
+            return Ok(value as usize);
+        }
+        let message =
+            format!("array `{name}`: expected a whole number of at most 32 bits, found {value}");
+        Err(Failure::input("parameter", message))
+    }
+
     /// A yes-or-no parameter: the flag, else the 0-d array, else nothing.
     pub(crate) fn boolean(&self, name: &'static str, flag: Option<bool>) -> Result<Option<bool>> {
         if flag.is_some() {

@@ -58,8 +58,10 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         place::without_device(global, cli.command.name())?;
     }
     match &cli.command {
-        Command::Mamba3PreprocessBackward(args) => commands::mamba3(args, global, talk),
-        Command::PagedAttentionBackward(args) => commands::attention(args, global, talk),
+        Command::Mamba3Preprocess(args) => commands::mamba3(args, global, talk),
+        Command::Mamba3PreprocessBackward(args) => commands::mamba3_backward(args, global, talk),
+        Command::PagedAppend(args) => commands::append(args, global, talk),
+        Command::PagedAttentionBackward(args) => commands::attention_backward(args, global, talk),
         Command::HistoryBackward(args) => commands::history(args, global, talk),
         Command::Devices => listings::devices(global),
         Command::Kernels => Ok(listings::kernels()),

@@ -36,8 +36,13 @@ fn completed(words: &str) -> Option<Vec<String>> {
 #[cfg(unix)]
 #[test]
 fn bash_completes_words() {
-    let Some(commands) = completed("backslang pag") else { return };
+    let Some(commands) = completed("backslang paged-attention-b") else { return };
     assert_eq!(commands, ["paged-attention-backward"]);
+    assert!(completed("backslang mamba3").unwrap().contains(&"mamba3-preprocess".into()));
+    assert_eq!(
+        completed("backslang mamba3-preprocess --in").unwrap(),
+        ["--input", "--in", "--inner-size"]
+    );
     assert_eq!(completed("backslang history-backward --comp").unwrap(), ["--compact-history"]);
     assert_eq!(completed("backslang check mam").unwrap(), ["mamba3-preprocess-backward"]);
     assert_eq!(completed("backslang sample history-backward --see").unwrap(), ["--seed"]);
@@ -57,7 +62,7 @@ fn offered(words: &str) -> Option<Vec<String>> {
 #[cfg(unix)]
 #[test]
 fn fish_completes_words() {
-    let Some(commands) = offered("backslang pag") else { return };
+    let Some(commands) = offered("backslang paged-attention-b") else { return };
     assert_eq!(commands, ["paged-attention-backward"]);
     assert_eq!(offered("backslang history-backward --comp").unwrap(), ["--compact-history"]);
     assert_eq!(offered("backslang check mam").unwrap(), ["mamba3-preprocess-backward"]);

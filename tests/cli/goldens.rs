@@ -33,6 +33,12 @@ fn mamba3() {
 }
 
 #[test]
+fn mamba3_forward() {
+    let outputs = ["z", "x", "bh", "ch", "dt", "adt", "trap", "angle"];
+    check("mamba3-preprocess", "mamba_forward.npz", &outputs, "");
+}
+
+#[test]
 fn grouped_heads() {
     for case in ["backward_gqa.npz", "backward_unsorted.npz", "real_attention_f32.npz"] {
         check("paged-attention-backward", case, &SEPARATE, "--save-statistics");

@@ -4,8 +4,12 @@ use serde_json::json;
 
 use crate::harness::{command, outcome, run};
 
-pub(crate) const COMMANDS: [&str; 12] = [
+pub(crate) const COMMANDS: [&str; 16] = [
     "",
+    "mamba3-preprocess",
+    "paged-append",
+    "sample mamba3-preprocess",
+    "sample paged-append",
     "mamba3-preprocess-backward",
     "paged-attention-backward",
     "history-backward",

@@ -36,6 +36,9 @@ fn extra(schema: &Schema, words: &str, key: &str) -> Value {
 fn of_every_computation_its_sample_and_its_plan() {
     let schema = Schema::read();
     for (command, sizes) in [
+        ("mamba3-preprocess", MAMBA3),
+        ("paged-append", ""),
+        ("paged-append", "--mla"),
         ("mamba3-preprocess-backward", MAMBA3),
         ("paged-attention-backward", ATTENTION),
         ("paged-attention-backward", MLA),
@@ -44,7 +47,7 @@ fn of_every_computation_its_sample_and_its_plan() {
     ] {
         let folder = Folder::new();
         let (input, out) = (folder.at("in.npz"), folder.at("out"));
-        let sample = run(format!("sample {command} {sizes} -o {input} --json").split(' '));
+        let sample = run(format!("sample {command} {sizes} -o {input} --json").split_whitespace());
         let run = reference(&format!("{command} -i {input} -o {out} --json"));
         for said in [sample, run] {
             let said = said.succeeded();

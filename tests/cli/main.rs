@@ -3,6 +3,7 @@
 #[path = "../common/golden.rs"]
 mod golden;
 
+mod append;
 mod archives;
 mod completions;
 #[cfg(unix)]
@@ -21,6 +22,7 @@ mod json;
 mod limits;
 mod options;
 mod outputs;
+mod preprocess;
 #[cfg(unix)]
 mod progress;
 mod reports;

@@ -82,7 +82,8 @@ fn help_and_version_need_nothing() {
     }
     run([""; 0]).failed(2, &["subcommand"]);
     run(["devics"]).failed(2, &["'devics'", "'devices'"]);
-    run(["sample", "mamba3-preprocess"]).failed(2, &["'mamba3-preprocess-backward'"]);
+    run(["sample", "mamba3-preproces"]).failed(2, &["'mamba3-preprocess'"]);
+    run(["paged-apend"]).failed(2, &["'paged-append'"]);
     run(["sample"]).failed(2, &["subcommand"]);
     run(["history-backward"]).failed(2, &["were not provided: --output <PATH> (see --help)"]);
 }

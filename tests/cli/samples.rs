@@ -5,6 +5,12 @@ use crate::harness::{Folder, reference, run};
 #[test]
 fn every_sample_is_valid_input() {
     for (command, sizes) in [
+        ("mamba3-preprocess", ""),
+        ("mamba3-preprocess", "--rows 0 --state-size 0 --dtype f16"),
+        ("paged-append", ""),
+        ("paged-append", "--mla --dtype bf16"),
+        ("paged-append", "--queries 0 --pages 0"),
+        ("paged-append", "--queries 7 --sequences 1 --pages 1 --page-size 7"),
         ("mamba3-preprocess-backward", ""),
         ("mamba3-preprocess-backward", "--rows 1 --heads 0 --rope-angles 0"),
         ("paged-attention-backward", ""),
@@ -78,7 +84,11 @@ fn every_size_is_refused_or_accepted() {
     let attention =
         "queries heads kv-heads key-dim value-dim page-size pages sequences position-dim";
     let mamba3 = "rows inner-size bc-rows state-size heads rope-angles";
+    let append = "queries kv-heads key-dim value-dim page-size pages sequences position-dim";
     for (command, sizes, latent) in [
+        ("mamba3-preprocess", mamba3, ""),
+        ("paged-append", append, ""),
+        ("paged-append", append, "--mla"),
         ("mamba3-preprocess-backward", mamba3, ""),
         ("paged-attention-backward", attention, ""),
         ("history-backward", attention, "--mla"),

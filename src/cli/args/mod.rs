@@ -1,6 +1,8 @@
 //! The flags, as clap reads them. Help texts are the documentation of each.
 
-mod compute;
+mod attention;
+mod files;
+mod mamba3;
 mod sample;
 mod values;
 
@@ -9,12 +11,14 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
-pub(crate) use compute::{
-    Algorithm, AttentionArgs, HistoryArgs, InputArgs, Mamba3Args, OutputArgs,
+pub(crate) use attention::{Algorithm, AppendArgs, BackwardArgs, HistoryArgs, ScoreArgs};
+pub(crate) use files::{FileArgs, InputArgs};
+pub(crate) use mamba3::{Mamba3BackwardArgs, Mamba3ForwardArgs, ParameterArgs};
+pub(crate) use sample::{
+    AppendSizes, AttentionSizes, CacheSizes, Mamba3Sizes, SampleArgs, SampleCommand,
 };
-pub(crate) use sample::{AttentionSizes, Mamba3Sizes, SampleArgs, SampleCommand};
 
-/// Exact, deterministic backward kernels on any Vulkan GPU.
+/// Exact, deterministic kernels on any Vulkan GPU, forward and backward.
 ///
 /// Arrays come from .npy files, folders of them, or .npz archives, and go back to such.
 #[derive(Debug, Parser)]
@@ -126,14 +130,20 @@ Example:
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// The Mamba-3 projection preprocess
+    #[command(name = "mamba3-preprocess", after_long_help = mamba3::FORWARD_ARRAYS)]
+    Mamba3Preprocess(Mamba3ForwardArgs),
     /// Gradients of the Mamba-3 projection preprocess
-    #[command(name = "mamba3-preprocess-backward", after_long_help = compute::MAMBA3_ARRAYS)]
-    Mamba3PreprocessBackward(Mamba3Args),
+    #[command(name = "mamba3-preprocess-backward", after_long_help = mamba3::BACKWARD_ARRAYS)]
+    Mamba3PreprocessBackward(Mamba3BackwardArgs),
+    /// Write new rows to their slots of a paged KV cache
+    #[command(after_long_help = attention::APPEND_ARRAYS)]
+    PagedAppend(AppendArgs),
     /// Gradients of paged attention: the query kernel, then the history kernel
-    #[command(after_long_help = compute::ATTENTION_ARRAYS)]
-    PagedAttentionBackward(AttentionArgs),
+    #[command(after_long_help = attention::BACKWARD_ARRAYS)]
+    PagedAttentionBackward(BackwardArgs),
     /// Gradients of the KV cache alone, from saved statistics when given
-    #[command(after_long_help = compute::HISTORY_ARRAYS)]
+    #[command(after_long_help = attention::HISTORY_ARRAYS)]
     HistoryBackward(HistoryArgs),
     /// List the Vulkan devices, and what each lacks
     #[command(after_long_help = DEVICES)]
@@ -160,7 +170,9 @@ impl Command {
     /// The name as it is typed.
     pub(crate) fn name(&self) -> &'static str {
         match self {
+            Self::Mamba3Preprocess(_) => "mamba3-preprocess",
             Self::Mamba3PreprocessBackward(_) => "mamba3-preprocess-backward",
+            Self::PagedAppend(_) => "paged-append",
             Self::PagedAttentionBackward(_) => "paged-attention-backward",
             Self::HistoryBackward(_) => "history-backward",
             Self::Devices => "devices",

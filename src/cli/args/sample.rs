@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use backslang::Dtype;
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
-use super::values;
+use super::values::{self, size};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -15,9 +14,19 @@ Examples:
 
 const MAMBA3: &str = "\
 Example:
+  backslang sample mamba3-preprocess -o inputs --rows 1000 --seed 1
+
+The same seed and sizes give the backward the same projected and dt_bias.";
+
+const MAMBA3_BACKWARD: &str = "\
+Example:
   backslang sample mamba3-preprocess-backward -o inputs --rows 1000 --seed 1";
 
-const ATTENTION: &str = "\
+const APPEND: &str = "\
+Example:
+  backslang sample paged-append -o inputs.npz --queries 9 --dtype f16";
+
+const BACKWARD: &str = "\
 Examples:
   backslang sample paged-attention-backward -o inputs --queries 100 --seed 1
   backslang sample paged-attention-backward -o latent.npz --mla";
@@ -29,12 +38,18 @@ Example:
 /// The commands that random inputs can be written for.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SampleCommand {
-    /// Inputs of mamba3-preprocess-backward
-    #[command(name = "mamba3-preprocess-backward", after_long_help = MAMBA3)]
+    /// Inputs of mamba3-preprocess
+    #[command(name = "mamba3-preprocess", after_long_help = MAMBA3)]
     Mamba3(SampleArgs<Mamba3Sizes>),
+    /// Inputs of mamba3-preprocess-backward
+    #[command(name = "mamba3-preprocess-backward", after_long_help = MAMBA3_BACKWARD)]
+    Mamba3Backward(SampleArgs<Mamba3Sizes>),
+    /// Inputs of paged-append
+    #[command(name = "paged-append", after_long_help = APPEND)]
+    Append(SampleArgs<AppendSizes>),
     /// Inputs of paged-attention-backward
-    #[command(name = "paged-attention-backward", after_long_help = ATTENTION)]
-    Attention(SampleArgs<AttentionSizes>),
+    #[command(name = "paged-attention-backward", after_long_help = BACKWARD)]
+    Backward(SampleArgs<AttentionSizes>),
     /// Inputs of history-backward, saved statistics among them
     #[command(name = "history-backward", after_long_help = HISTORY)]
     History(SampleArgs<AttentionSizes>),
@@ -84,15 +99,34 @@ pub(crate) struct Mamba3Sizes {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sizes")]
 pub(crate) struct AttentionSizes {
-    /// Packed query rows, spread over the sequences
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = size())]
-    pub(crate) queries: usize,
     /// Query heads; a multiple of the key/value heads
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = size())]
     pub(crate) heads: usize,
     /// Key/value heads [default: 2; with --mla or an odd number of heads 1]
     #[arg(long, value_name = "N", value_parser = size())]
     pub(crate) kv_heads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) cache: CacheSizes,
+}
+
+/// Sizes of an append.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sizes")]
+pub(crate) struct AppendSizes {
+    /// Key/value heads [default: 2; with --mla 1]
+    #[arg(long, value_name = "N", value_parser = size())]
+    pub(crate) kv_heads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) cache: CacheSizes,
+}
+
+/// Sizes of a paged cache and of the rows that are packed beside it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sizes")]
+pub(crate) struct CacheSizes {
+    /// Packed rows, spread over the sequences
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = size())]
+    pub(crate) queries: usize,
     /// Width of a key (with --mla of a latent row), 1 to 1024
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = size())]
     pub(crate) key_dim: usize,
@@ -114,9 +148,4 @@ pub(crate) struct AttentionSizes {
     /// Width of MLA's position part, 1 to 256 [default: 16]
     #[arg(long, value_name = "N", requires = "mla", value_parser = size())]
     pub(crate) position_dim: Option<usize>,
-}
-
-/// Sizes small enough that no sum of a few products of two overflows.
-fn size() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(..=1 << 24)
 }

@@ -4,7 +4,7 @@ use backslang::check::Command;
 use backslang::kernels::attention::{Gradient, Gradients};
 use backslang::runtime::Validation;
 use backslang::{Dtype, Error};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 
 use crate::cli::alike;
 
@@ -29,6 +29,11 @@ pub(super) fn number(text: &str) -> Result<f32, String> {
         return Err("expected a number that fits float32".into());
     }
     Ok(number)
+}
+
+/// Sizes small enough that no sum of a few products of two overflows.
+pub(super) fn size() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(..=1 << 24)
 }
 
 /// An element type of arrays.

@@ -4,50 +4,43 @@ mod attention;
 mod mamba3;
 
 use backslang::HostTensor;
+use backslang::runtime::{Runtime, Timing};
 
 use super::failure::Result;
 use super::files::{OutputArray, Spelling};
 use super::inputs::Inputs;
+use super::plan::Outline;
 
-pub(crate) use attention::AttentionJob;
-pub(crate) use mamba3::Mamba3Job;
+pub(crate) use attention::{AppendJob, AttentionBackwardJob};
+pub(crate) use mamba3::{Mamba3BackwardJob, Mamba3Job};
 
 /// A call that is ready to run.
-#[derive(Debug)]
-pub(crate) enum Job {
-    /// `mamba3-preprocess-backward`.
-    Mamba3(Mamba3Job),
-    /// `paged-attention-backward` and `history-backward`.
-    Attention(AttentionJob),
-}
-
-/// The results of a job, by name.
-pub(crate) type Results = Vec<(&'static str, HostTensor)>;
-
-impl Job {
+pub(crate) trait Job {
     /// The names of the results.
-    pub(crate) fn output_names(&self) -> Vec<&'static str> {
-        match self {
-            Self::Mamba3(job) => {
-                job.geometry.backward_outputs().named().map(|(name, _)| name).collect()
-            }
-            Self::Attention(job) => {
-                let gradients = job.options.gradients.iter().map(|gradient| gradient.output_name());
-                gradients.chain(job.save_statistics.then_some("statistics")).collect()
-            }
-        }
-    }
+    fn output_names(&self) -> Vec<&'static str>;
 
-    /// Spells each result as the array that it is the gradient of.
-    pub(crate) fn outputs(&self, results: Results) -> Vec<OutputArray> {
-        let spellings = match self {
-            Self::Mamba3(job) => &job.spellings,
-            Self::Attention(job) => &job.spellings,
-        };
+    /// How each result is spelled in a file.
+    fn spellings(&self) -> &Spellings;
+
+    /// The results of a device, and the time of every launch.
+    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)>;
+
+    /// The results in float64 on the CPU, rounded once.
+    fn on_reference(&self) -> Result<Results>;
+
+    /// What would run.
+    fn outline(&self) -> Result<Outline>;
+
+    /// The results as arrays to write.
+    fn outputs(&self, results: Results) -> Vec<OutputArray> {
+        let spellings = self.spellings();
         let output = |(name, tensor)| OutputArray::floats(name, tensor, spellings.of(name));
         results.into_iter().map(output).collect()
     }
 }
+
+/// The results of a job, by name.
+pub(crate) type Results = Vec<(&'static str, HostTensor)>;
 
 /// How outputs are spelled, taken from the inputs that they belong to.
 #[derive(Debug, Clone, Default)]

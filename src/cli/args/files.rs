@@ -1,0 +1,53 @@
+//! The flags that say where arrays come from, of which type they are, and where results go.
+
+use std::path::PathBuf;
+
+use backslang::Dtype;
+use clap::Args;
+
+use super::values;
+
+/// Where arrays come from, and where they go.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FileArgs {
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Where the arrays come from.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Input and output")]
+pub(crate) struct InputArgs {
+    /// A folder of NAME.npy files, or a .npz archive; repeatable, a later one wins [default: none]
+    #[arg(short, long = "input", value_name = "PATH")]
+    pub(crate) inputs: Vec<PathBuf>,
+
+    /// A single array; repeatable, wins over --input [default: none]
+    #[arg(long = "in", value_name = "NAME=FILE.npy")]
+    pub(crate) arrays: Vec<String>,
+
+    /// Element type of the arrays, but for those that always are float32 [default: that of the first one]
+    ///
+    /// bf16 must be asked for: NumPy has it as two bytes (V2) or as 16-bit words (uint16), which may hold anything.
+    /// Arrays are not converted.
+    #[arg(long, value_name = "TYPE", value_parser = values::dtype())]
+    pub(crate) dtype: Option<Dtype>,
+}
+
+/// Where the results go.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Input and output")]
+pub(crate) struct OutputArgs {
+    /// A folder for NAME.npy files (made when missing; other files in it stay), or a .npz archive
+    ///
+    /// Needed unless --plan is given. All files are complete, or nothing is changed. A link in the place of a file is
+    /// replaced; what it points to stays. Archives are not compressed, like those of `numpy.savez`.
+    #[arg(short, long, value_name = "PATH", required_unless_present = "plan")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Say what would run, and run nothing; needs no device
+    #[arg(long)]
+    pub(crate) plan: bool,
+}

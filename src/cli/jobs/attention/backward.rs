@@ -1,0 +1,148 @@
+//! `paged-attention-backward` and `history-backward`.
+
+use backslang::kernels::Target;
+use backslang::kernels::attention::{
+    BackwardInputs, BackwardOutputs, Geometry, Gradient, Options, Plan, Schedule, backward,
+};
+use backslang::runtime::{Runtime, Timing};
+use backslang::{Dtype, HostTensor, reference};
+
+use super::{INDICES, PARAMETERS, causal, history, history_names, is_mla, plan_bytes, scale};
+use crate::cli::args::{Algorithm, BackwardArgs, HistoryArgs};
+use crate::cli::failure::{Failure, Result};
+use crate::cli::inputs::Inputs;
+use crate::cli::jobs::{Job, Resolved, Results, Spellings};
+use crate::cli::plan::{Outline, bytes, bytes_of};
+use crate::cli::talk::Talk;
+
+const ARRAYS: [&str; 4] = ["q", "output_gradient", "statistics", "output"];
+
+/// The resolved call.
+#[derive(Debug)]
+pub(crate) struct AttentionBackwardJob {
+    inputs: BackwardInputs<HostTensor>,
+    schedule: Schedule,
+    options: Options,
+    geometry: Geometry,
+    plan: Plan,
+    /// Whether the row statistics are an output too.
+    save_statistics: bool,
+    spellings: Spellings,
+}
+
+impl AttentionBackwardJob {
+    /// Loads and checks everything that `paged-attention-backward` needs.
+    pub(crate) fn resolve(args: &BackwardArgs, talk: &Talk) -> Resolved<Self> {
+        Self::with(&args.shared, args.save_statistics, false, talk)
+    }
+
+    /// The same of `history-backward`, which leaves the query kernel's gradients out.
+    pub(crate) fn resolve_history(args: &HistoryArgs, talk: &Talk) -> Resolved<Self> {
+        Self::with(args, false, true, talk)
+    }
+
+    fn with(
+        args: &HistoryArgs,
+        save_statistics: bool,
+        history_only: bool,
+        talk: &Talk,
+    ) -> Resolved<Self> {
+        if args.algorithm == Algorithm::Tiled {
+            let message =
+                "--algorithm: expected `auto` or `ordered`, found `tiled`, which there is not yet";
+            return Err(Failure::usage(message));
+        }
+        let mut found = Inputs::open(&args.files.input, talk)?;
+        let mla = is_mla(&found)?;
+        let known = [&ARRAYS, history_names(mla), &INDICES, &PARAMETERS].concat();
+        let gradients =
+            args.gradients.resolve(|g| g.exists(mla) && (g.is_history() || !history_only))?;
+        let causal = causal(&args.scores, &found)?;
+        let inputs = arrays(&mut found, mla, &known)?;
+        let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
+        let options = Options {
+            causal,
+            gradients,
+            prune_queries: !args.no_prune_queries,
+            cache_history: args.cache_history,
+            compact_history: args.compact_history,
+            query_block_rows: args.query_block_rows,
+            ..Options::new(scale(&args.scores, &found, &geometry)?)
+        };
+        options.check()?;
+        let schedule = super::schedule(&found, causal, &known)?;
+        let plan = Plan::new(&schedule, &geometry, args.query_block_rows)?;
+        let mut pairs = Gradient::ALL.map(|g| (g.output_name(), g.name())).to_vec();
+        pairs.push(("statistics", "statistics"));
+        let spellings = Spellings::new(&found, &pairs);
+        let ignored = found.ignored(&known);
+        let job = Self { inputs, schedule, options, geometry, plan, save_statistics, spellings };
+        Ok((job, ignored))
+    }
+
+    fn results(&self, outputs: BackwardOutputs<HostTensor>) -> Results {
+        let gradients = outputs.gradients.into_iter().map(|(g, tensor)| (g.output_name(), tensor));
+        let statistics = self.save_statistics.then_some(("statistics", outputs.statistics));
+        gradients.chain(statistics).collect()
+    }
+}
+
+impl Job for AttentionBackwardJob {
+    fn output_names(&self) -> Vec<&'static str> {
+        let gradients = self.options.gradients.iter().map(|gradient| gradient.output_name());
+        gradients.chain(self.save_statistics.then_some("statistics")).collect()
+    }
+
+    fn spellings(&self) -> &Spellings {
+        &self.spellings
+    }
+
+    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)> {
+        let run = backward::run(runtime, &self.inputs, &self.schedule, &self.options)?;
+        Ok((self.results(run.outputs), run.timings))
+    }
+
+    fn on_reference(&self) -> Result<Results> {
+        let inputs = self.inputs.as_ref().map(|_, tensor| tensor.to_f64());
+        let outputs = reference::attention::backward(&inputs, &self.schedule, &self.options)?;
+        let dtype = self.inputs.q.dtype();
+        let gradients = outputs.gradients.iter();
+        let gradients = gradients.map(|(g, array)| Ok((*g, HostTensor::from_f64(dtype, array)?)));
+        Ok(self.results(BackwardOutputs {
+            gradients: gradients.collect::<Result<_>>()?,
+            statistics: HostTensor::from_f64(Dtype::F32, &outputs.statistics)?,
+        }))
+    }
+
+    fn outline(&self) -> Result<Outline> {
+        let (g, dtype) = (&self.geometry, self.inputs.q.dtype());
+        let layouts = self.inputs.as_ref().map(|_, tensor| tensor.into());
+        let mut inputs = 0;
+        self.inputs.as_ref().map(|_, tensor| inputs += bytes(tensor));
+        let gradients = self.options.gradients.iter();
+        let gradients = gradients.map(|of| bytes_of(dtype, &g.gradient_shape(of)));
+        let statistics = match g.statistics_columns {
+            3 => 0,
+            _ => bytes_of(Dtype::F32, &g.statistics_shape()),
+        };
+        Ok(Outline {
+            sizes: super::sizes(g, &self.schedule, &self.plan),
+            launches: backward::launches(&layouts, &self.plan, &self.options, Target::TYPICAL)?,
+            bytes: vec![
+                ("inputs", inputs),
+                ("schedule", plan_bytes(&self.plan)),
+                ("outputs", gradients.sum::<usize>() + statistics),
+            ],
+        })
+    }
+}
+
+fn arrays(found: &mut Inputs, mla: bool, known: &[&str]) -> Result<BackwardInputs<HostTensor>> {
+    Ok(BackwardInputs {
+        q: found.floats("q", known)?,
+        history: history(found, mla, known)?,
+        output_gradient: found.floats("output_gradient", known)?,
+        statistics: found.optional_singles("statistics")?,
+        output: found.optional_floats("output")?,
+    })
+}

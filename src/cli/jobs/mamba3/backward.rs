@@ -1,0 +1,90 @@
+//! `mamba3-preprocess-backward`.
+
+use backslang::kernels::Target;
+use backslang::kernels::mamba3::preprocess::{
+    BackwardInputs, BackwardOutputs, Geometry, Parameters, dtype_of,
+};
+use backslang::kernels::mamba3::preprocess_backward;
+use backslang::runtime::{Runtime, Timing};
+use backslang::{HostTensor, reference};
+
+use super::{PARAMETERS, array, parameters, sizes};
+use crate::cli::args::Mamba3BackwardArgs;
+use crate::cli::failure::Result;
+use crate::cli::inputs::Inputs;
+use crate::cli::jobs::{Job, Resolved, Results, Spellings};
+use crate::cli::plan::{Outline, bytes, bytes_of};
+use crate::cli::talk::Talk;
+
+/// The resolved call.
+#[derive(Debug)]
+pub(crate) struct Mamba3BackwardJob {
+    inputs: BackwardInputs<HostTensor>,
+    parameters: Parameters,
+    geometry: Geometry,
+    spellings: Spellings,
+}
+
+impl Mamba3BackwardJob {
+    /// Loads and checks everything that the call needs.
+    pub(crate) fn resolve(args: &Mamba3BackwardArgs, talk: &Talk) -> Resolved<Self> {
+        let known = [BackwardInputs::<()>::NAMES, &PARAMETERS].concat();
+        let mut found = Inputs::open(&args.files.input, talk)?;
+        let parameters = parameters(&args.parameters, &found)?;
+        let inputs = BackwardInputs::try_build(|name| array(&mut found, name, &known))?;
+        let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
+        let spellings = Spellings::new(
+            &found,
+            &[
+                ("projected_gradient", "projected"),
+                ("dt_bias_partial", "dt_bias"),
+                ("dt_bias_gradient", "dt_bias"),
+            ],
+        );
+        let ignored = found.ignored(&known);
+        Ok((Self { inputs, parameters, geometry, spellings }, ignored))
+    }
+}
+
+impl Job for Mamba3BackwardJob {
+    fn output_names(&self) -> Vec<&'static str> {
+        BackwardOutputs::<()>::NAMES.to_vec()
+    }
+
+    fn spellings(&self) -> &Spellings {
+        &self.spellings
+    }
+
+    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)> {
+        let run = preprocess_backward::run(runtime, &self.inputs, &self.parameters)?;
+        Ok((results(run.outputs), run.timings))
+    }
+
+    fn on_reference(&self) -> Result<Results> {
+        let inputs = self.inputs.as_ref().map(|_, tensor| tensor.to_f64());
+        let outputs = reference::mamba3::preprocess_backward(&inputs, &self.parameters)?;
+        let dtype = self.inputs.projected.dtype();
+        let round = |name, array| HostTensor::from_f64(dtype_of(name, dtype), array);
+        Ok(results(outputs.as_ref().try_map(round)?))
+    }
+
+    fn outline(&self) -> Result<Outline> {
+        let dtype = self.inputs.projected.dtype();
+        let outputs = self.geometry.backward_outputs();
+        let output = |(name, shape): (&str, &Vec<usize>)| bytes_of(dtype_of(name, dtype), shape);
+        Ok(Outline {
+            sizes: sizes(&self.geometry),
+            launches: preprocess_backward::launches(&self.geometry, dtype, Target::TYPICAL)?,
+            bytes: vec![
+                ("inputs", self.inputs.named().map(|(_, tensor)| bytes(tensor)).sum()),
+                ("outputs", outputs.named().map(output).sum()),
+            ],
+        })
+    }
+}
+
+fn results(outputs: BackwardOutputs<HostTensor>) -> Results {
+    let mut results = Vec::new();
+    outputs.map(|name, tensor| results.push((name, tensor)));
+    results
+}
