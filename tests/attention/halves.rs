@@ -10,10 +10,10 @@ use crate::common::golden::Case;
 use crate::common::random::{AttentionCase, AttentionProblem};
 use crate::support::{assert_same, busy_case, run_poisoned, scales, settings, small};
 
-const HALVES: [(Dtype, f64); 2] = [(Dtype::F16, 1e-3), (Dtype::Bf16, 8e-3)];
+pub(crate) const HALVES: [(Dtype, f64); 2] = [(Dtype::F16, 1e-3), (Dtype::Bf16, 8e-3)];
 
 /// The same problem on inputs rounded to halves.
-fn rounded(mut problem: AttentionProblem, dtype: Dtype) -> AttentionProblem {
+pub(crate) fn rounded(mut problem: AttentionProblem, dtype: Dtype) -> AttentionProblem {
     problem.inputs = problem.inputs.map(|name, tensor| match name {
         "statistics" => tensor,
         _ => HostTensor::from_f64(dtype, &tensor.to_f64()).unwrap(),

@@ -7,6 +7,9 @@ mod accuracy;
 mod append;
 mod bits;
 mod calls;
+mod forward;
+mod forward_chunks;
+mod forward_values;
 mod halves;
 mod nonfinite;
 mod pages;
@@ -72,6 +75,35 @@ fn main() -> std::process::ExitCode {
         gpu::trial_alone("split_appends", append::split_appends),
         gpu::trial("gather_is_the_adjoint_of_append", append::gather_is_the_adjoint),
         gpu::trial("readers_wait_for_the_append", append::readers_wait_for_the_append),
+        gpu::trial("forward_golden", forward::golden),
+        gpu::trial("forward_random_problems", forward::random_problems),
+        gpu::trial("forward_random_halves", forward::random_halves),
+        gpu::trial("forward_dims", forward::dims),
+        gpu::trial("forward_large_scores", forward::large_scores),
+        gpu::trial("forward_nothing_to_do", forward::nothing_to_do),
+        gpu::trial("forward_training_step", forward::training_step),
+        gpu::trial("forward_both_ways_in_one_submission", forward::both_ways_in_one_submission),
+        gpu::trial("forward_chunks_lengths", forward_chunks::lengths),
+        gpu::trial("forward_chunks_launches", forward_chunks::launches),
+        gpu::trial("forward_chunks_divided_or_not", forward_chunks::divided_or_not),
+        gpu::trial(
+            "forward_unread_values_reach_nothing",
+            forward_values::unread_values_reach_nothing,
+        ),
+        gpu::trial(
+            "forward_nonfinite_inputs_reach_what_depends_on_them",
+            forward_values::nonfinite_inputs_reach_what_depends_on_them,
+        ),
+        gpu::trial("forward_nonfinite_scores", forward_values::nonfinite_scores),
+        gpu::trial("forward_large_grids", forward_values::large_grids),
+        gpu::trial("forward_busy", forward_values::busy),
+        gpu::trial("forward_views", forward_values::views),
+        gpu::trial("forward_views_that_do_not_fit", forward_values::views_that_do_not_fit),
+        gpu::trial_alone("forward_chunks_bits", forward_chunks::bits),
+        gpu::trial_alone(
+            "forward_chunks_scratch_beyond_a_binding_is_refused",
+            forward_chunks::scratch_beyond_a_binding_is_refused,
+        ),
         gpu::trial_alone("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
     ])
 }

@@ -55,7 +55,7 @@ pub(crate) fn nonfinite_inputs_reach_what_depends_on_them(runtime: &Runtime) {
 }
 
 /// The elements of an input that some row reads.
-fn live(problem: &AttentionProblem, name: &str, tensor: &HostTensor) -> Vec<usize> {
+pub(crate) fn live(problem: &AttentionProblem, name: &str, tensor: &HostTensor) -> Vec<usize> {
     let sees = |row: usize| !problem.visible_slots(row).is_empty();
     let rows = (0..problem.geometry.queries).filter(|&row| sees(row)).collect::<Vec<_>>();
     let live = match name {

@@ -13,7 +13,7 @@ use crate::common::random::{AttentionProblem, inputs};
 use crate::support::{assert_same, check, run_poisoned, settings, small};
 
 /// Sizes of one head that keep large grids quick.
-fn geometry(queries: usize, pages: usize, page_size: usize) -> Geometry {
+pub(crate) fn geometry(queries: usize, pages: usize, page_size: usize) -> Geometry {
     let [heads, kv_heads] = [1; 2];
     let [key_dim, value_dim] = [2, 3];
     let [position_dim, statistics_columns] = [0; 2];
@@ -30,13 +30,13 @@ fn geometry(queries: usize, pages: usize, page_size: usize) -> Geometry {
     }
 }
 
-fn problem(geometry: Geometry, schedule: Schedule) -> AttentionProblem {
+pub(crate) fn problem(geometry: Geometry, schedule: Schedule) -> AttentionProblem {
     let inputs = inputs(&geometry, 71);
     AttentionProblem { inputs, schedule, options: Options::new(0.5), geometry }
 }
 
 /// Sequences of as many tokens as rows, on pages of one slot in places of a random order.
-fn scattered(sequences: usize, tokens: usize, pages: usize) -> Schedule {
+pub(crate) fn scattered(sequences: usize, tokens: usize, pages: usize) -> Schedule {
     let mut order = (0..pages as i128).collect::<Vec<_>>();
     Rng::with_seed(72).shuffle(&mut order);
     order.truncate(sequences * tokens);

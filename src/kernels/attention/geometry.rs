@@ -89,6 +89,16 @@ impl Geometry {
         }
     }
 
+    /// The shape of the forward's output.
+    pub fn output_shape(&self) -> Vec<usize> {
+        vec![self.queries, self.heads, self.value_dim]
+    }
+
+    /// The shape of the statistics that the forward writes.
+    pub fn forward_statistics_shape(&self) -> Vec<usize> {
+        vec![self.queries, self.heads, 2]
+    }
+
     /// The shape of the statistics that the query kernel writes.
     pub fn statistics_shape(&self) -> Vec<usize> {
         vec![self.queries, self.heads, 3]

@@ -12,7 +12,8 @@
 //! A row that sees nothing has an output, statistics and gradients of zero. Given statistics are used as they are: a
 //! log-sum-exp serves as the pair `(lse, 1)`.
 //!
-//! [`backward::run`] goes from host arrays to host arrays. See [`backward`] for tensors that stay on the device.
+//! [`forward::run`] and [`backward::run`] go from host arrays to host arrays. See [`forward`] and [`backward`] for tensors
+//! that stay on the device.
 
 use std::convert::Infallible;
 
@@ -22,6 +23,7 @@ pub mod append;
 pub mod backward;
 mod bound;
 mod device_plan;
+pub mod forward;
 mod geometry;
 mod gradients;
 mod plan;
@@ -121,6 +123,18 @@ impl<T> ForwardInputs<T> {
     pub fn as_ref(&self) -> ForwardInputs<&T> {
         ForwardInputs { q: &self.q, history: self.history.as_ref() }
     }
+
+    /// The inputs of the backward of this call: with what the forward left, each row's statistics are complete without
+    /// another walk over its tokens.
+    pub fn into_backward(
+        self,
+        output_gradient: T,
+        forward: ForwardOutputs<T>,
+    ) -> BackwardInputs<T> {
+        let Self { q, history } = self;
+        let (statistics, output) = (Some(forward.statistics), Some(forward.output));
+        BackwardInputs { q, history, output_gradient, statistics, output }
+    }
 }
 
 /// What the attention forward writes.
@@ -130,6 +144,25 @@ pub struct ForwardOutputs<T> {
     pub output: T,
     /// `[queries, heads, 2]`: maximum, denominator.
     pub statistics: T,
+}
+
+impl<T> ForwardOutputs<T> {
+    /// The outputs made of what `map` makes of each named tensor.
+    ///
+    /// # Errors
+    /// The first error of `map`.
+    pub fn try_map<U, E>(
+        self,
+        mut map: impl FnMut(&'static str, T) -> Result<U, E>,
+    ) -> Result<ForwardOutputs<U>, E> {
+        let output = map("output", self.output)?;
+        Ok(ForwardOutputs { output, statistics: map("statistics", self.statistics)? })
+    }
+
+    /// The outputs by reference.
+    pub fn as_ref(&self) -> ForwardOutputs<&T> {
+        ForwardOutputs { output: &self.output, statistics: &self.statistics }
+    }
 }
 
 /// What the attention backward reads.

@@ -134,6 +134,17 @@ impl Plan {
         self.query_block_rows
     }
 
+    /// The most tokens that a row sees.
+    pub(super) fn longest_visible(&self, causal: bool) -> u32 {
+        let (ids, rest) = self.metadata.split_at(self.geometry.queries);
+        let (positions, rest) = rest.split_at(self.geometry.queries);
+        let visible = |(&sequence, &position): (&u32, &u32)| {
+            let length = rest[sequence as usize];
+            if causal { length.min(position.saturating_add(1)) } else { length }
+        };
+        ids.iter().zip(positions).map(visible).max().unwrap_or(0)
+    }
+
     /// Whether the schedule had positions; the words hold zeros otherwise.
     pub fn has_positions(&self) -> bool {
         self.has_positions

@@ -1,0 +1,153 @@
+//! The attention forward: `output = Σ p·v` and the statistics that a backward can use.
+//!
+//! One walk over a row's tokens with the running maximum. Where there are few rows and a long history, as in decoding, each
+//! row's tokens are cut into chunks and a second kernel merges these in increasing order; the cut follows from the sizes of
+//! the call alone, so that results repeat to the bit.
+//!
+//! [`run`] does all at once. With tensors that stay on the device, a training step is:
+//!
+//! ```no_run
+//! use backslang::kernels::attention::{
+//!     BackwardOutputs, DevicePlan, ForwardInputs, Geometry, Options, Plan, Schedule, backward,
+//!     forward,
+//! };
+//! use backslang::runtime::{Runtime, Tensor};
+//! use backslang::{HostTensor, Result};
+//!
+//! fn step(
+//!     runtime: &Runtime,
+//!     inputs: &ForwardInputs<HostTensor>,
+//!     schedule: &Schedule,
+//!     options: &Options,
+//!     loss_gradient: impl Fn(&Tensor) -> Result<Tensor>,
+//! ) -> Result<BackwardOutputs<Tensor>> {
+//!     let inputs = inputs.as_ref().try_map(|name, tensor| runtime.upload(name, tensor))?;
+//!     // Once a schedule; serves both ways, and any number of calls.
+//!     let geometry = Geometry::of_forward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
+//!     let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
+//!     let plan = DevicePlan::upload(runtime, plan)?;
+//!
+//!     let outputs = forward::allocate(runtime, &inputs)?;
+//!     let mut recorder = runtime.recorder()?;
+//!     forward::record(&mut recorder, &inputs, &plan, options, &outputs)?;
+//!     recorder.submit()?;
+//!
+//!     // The rest of the model: from the output to the loss and back.
+//!     let output_gradient = loss_gradient(&outputs.output)?;
+//!     let inputs = inputs.into_backward(output_gradient, outputs);
+//!     let gradients = backward::allocate(runtime, &inputs, options)?;
+//!     let mut recorder = runtime.recorder()?;
+//!     backward::record(&mut recorder, &inputs, &plan, options, &gradients)?;
+//!     recorder.submit()?;
+//!     Ok(gradients)
+//! }
+//! ```
+
+mod bind;
+mod call;
+mod split;
+
+use bind::Binding;
+use call::Call;
+
+use super::{DevicePlan, ForwardInputs, ForwardOutputs, Geometry, Options, Plan, Schedule};
+use crate::error::Result;
+use crate::host::{Dtype, HostTensor};
+use crate::kernels::{Launch, Layout, Run, Target};
+use crate::runtime::{Recorder, Runtime, Tensor};
+
+/// Plans, uploads, runs and downloads: all from host arrays to host arrays. Of the options, `causal` and `scale` count.
+///
+/// # Errors
+/// A schedule, shape, element type or option that does not fit, before any device work; then
+/// whatever transfers and the device report.
+pub fn run(
+    runtime: &Runtime,
+    inputs: &ForwardInputs<HostTensor>,
+    schedule: &Schedule,
+    options: &Options,
+) -> Result<Run<ForwardOutputs<HostTensor>>> {
+    let geometry = Geometry::of_forward(&inputs.as_ref().map(|_, t| t.shape()))?;
+    // The arrays first: a plan for a cache that the device cannot hold takes long to make.
+    inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
+    let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
+    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), None, &plan, options)?;
+    call.check_sizes(runtime, &plan)?;
+    let plan = DevicePlan::upload(runtime, plan)?;
+    let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
+    let outputs = allocate(runtime, &inputs)?;
+    let mut recorder = runtime.recorder()?;
+    record(&mut recorder, &inputs, &plan, options, &outputs)?;
+    let submission = recorder.submit()?;
+    submission.wait()?;
+    Ok(Run {
+        outputs: outputs.try_map(|_, tensor| runtime.download(&tensor))?,
+        timings: submission.timings()?,
+    })
+}
+
+/// Device memory, with undefined contents, for the output and the statistics.
+///
+/// # Errors
+/// Shapes that do not fit; what allocation reports.
+pub fn allocate(
+    runtime: &Runtime,
+    inputs: &ForwardInputs<Tensor>,
+) -> Result<ForwardOutputs<Tensor>> {
+    let geometry = Geometry::of_forward(&inputs.as_ref().map(|_, t| t.shape()))?;
+    let statistics = geometry.forward_statistics_shape();
+    Ok(ForwardOutputs {
+        output: runtime.tensor("output", inputs.q.dtype(), &geometry.output_shape())?,
+        statistics: runtime.tensor("statistics", Dtype::F32, &statistics)?,
+    })
+}
+
+/// Records the kernels. Every element of both outputs is written. Of the options, `causal` and `scale` count.
+///
+/// `q`, `q_position` and `output` may be views whose rows `[heads, dim]` have no gaps; of an output of halves such a row is a
+/// whole number of words. The other arrays have no gaps.
+///
+/// # Errors
+/// A shape, element type or option that does not fit, before anything is recorded; then whatever
+/// allocation and pipeline creation report.
+pub fn record(
+    recorder: &mut Recorder<'_>,
+    inputs: &ForwardInputs<Tensor>,
+    plan: &DevicePlan,
+    options: &Options,
+    outputs: &ForwardOutputs<Tensor>,
+) -> Result<()> {
+    let output = Some((&outputs.output).into());
+    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), output, &plan.plan, options)?;
+    call.check_statistics(&outputs.statistics)?;
+    let runtime = recorder.runtime();
+    call.check_scratch(runtime)?;
+    let scratch = if call.is_partial() { Some(scratch(runtime, &call)?) } else { None };
+    let binding = Binding { call: &call, inputs, plan, outputs, scratch: scratch.as_ref() };
+    for (step, launch) in call.launches(Target::of(runtime))? {
+        binding.record(recorder, step, &launch)?;
+    }
+    Ok(())
+}
+
+fn scratch(runtime: &Runtime, call: &Call) -> Result<ForwardOutputs<Tensor>> {
+    let [sums, statistics] = call.scratch();
+    Ok(ForwardOutputs {
+        output: runtime.tensor(sums.0, Dtype::F32, &sums.1)?,
+        statistics: runtime.tensor(statistics.0, Dtype::F32, &statistics.1)?,
+    })
+}
+
+/// What a call launches, in order, without a device: `inputs` are the layouts of the arrays.
+///
+/// # Errors
+/// As [`record`], but for what the device reports.
+pub fn launches(
+    inputs: &ForwardInputs<Layout<'_>>,
+    plan: &Plan,
+    options: &Options,
+    target: Target,
+) -> Result<Vec<Launch>> {
+    let launches = Call::new(inputs, None, plan, options)?.launches(target)?;
+    Ok(launches.into_iter().map(|(_, launch)| launch).collect())
+}
