@@ -7,6 +7,7 @@ mod accuracy;
 mod append;
 mod bits;
 mod calls;
+mod composed;
 mod forward;
 mod forward_chunks;
 mod forward_values;
@@ -99,6 +100,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("forward_busy", forward_values::busy),
         gpu::trial("forward_views", forward_values::views),
         gpu::trial("forward_views_that_do_not_fit", forward_values::views_that_do_not_fit),
+        gpu::trial("forward_and_backward_within_a_graph", composed::gradients_of_a_graph),
         gpu::trial_alone("forward_chunks_bits", forward_chunks::bits),
         gpu::trial_alone(
             "forward_chunks_scratch_beyond_a_binding_is_refused",
