@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     gpu::main(vec![
         gpu::trial("golden_files", golden_files),
         gpu::trial("appended_rows_are_copied", appended_rows_are_copied),
+        gpu::trial("a_whole_step_agrees", a_whole_step_agrees),
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
         #[cfg(target_os = "linux")]
@@ -64,6 +65,7 @@ fn golden_files(runtime: &Runtime) {
     for (command, name, tolerance) in [
         ("mamba3-preprocess", "mamba_forward.npz", 2e-6),
         ("mamba3-preprocess-backward", "mamba_backward.npz", 2e-6),
+        ("paged-attention", "forward_gqa.npz", 2e-6),
         ("paged-attention-backward", "backward_mla.npz", 2e-6),
         ("history-backward", "history_zero_denominators.npz", 2e-6),
         ("history-backward", "history_f16.npz", 1e-3),
@@ -95,6 +97,40 @@ fn appended_rows_are_copied(_: &Runtime) {
             std::fs::read(out).unwrap()
         });
         assert!(archives[0] == archives[1], "{sizes}");
+    }
+}
+
+/// The commands of a training step, one after the other: rows are appended, attended to, and differentiated with what the
+/// forward saved. The device and the reference agree at the end, as they do without what was saved.
+fn a_whole_step_agrees(_: &Runtime) {
+    for (dtype, sizes, tolerance) in
+        [("f32", "", 2e-6), ("f16", "", 2e-3), ("bf16", "--mla --position-dim 3", 1.6e-2)]
+    {
+        let sizes = format!("{sizes} --dtype {dtype}");
+        let folder = Folder::sample("paged-attention-backward", &sizes);
+        let new = Folder::sample("paged-append", &sizes);
+        let step = |place: &str, flags: &str| {
+            let at = |name: &str| folder.at(&format!("{place}-{name}"));
+            let (cache, saved, out) = (at("cache"), at("saved"), at("gradients.npz"));
+            let flags = format!("--dtype {dtype}{flags}");
+            json(&format!("paged-append -i {} -o {cache} {flags}", new.at("in")));
+            // The queries of the one, the schedule of the other, and the cache with the new rows.
+            let inputs = format!("-i {} -i {} -i {cache}", folder.at("in"), new.at("in"));
+            json(&format!("paged-attention {inputs} -o {saved} {flags}"));
+            let words = format!("paged-attention-backward {inputs} -i {saved} -o {out} {flags}");
+            json(&words);
+            (Case::open(&out), json(&words.replace(&format!(" -i {saved}"), "")), out)
+        };
+        let (found, report, alone) = step("device", "");
+        let (expected, ..) = step("reference", " --device reference");
+        let alone = Case::open(&alone);
+        for name in report["outputs"].as_object().unwrap().keys() {
+            let expected = expected.array(name);
+            for (found, what) in [(&found, "chained"), (&alone, "alone")] {
+                let error = relative_error(&found.array(name), &expected);
+                assert!(error < tolerance, "{dtype} {what}: {name}: {error:e}");
+            }
+        }
     }
 }
 

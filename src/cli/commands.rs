@@ -1,13 +1,15 @@
 //! One function a command that computes.
 
 use super::args::{
-    AppendArgs, BackwardArgs, FileArgs, GlobalArgs, HistoryArgs, InputArgs, Mamba3BackwardArgs,
-    Mamba3ForwardArgs,
+    AppendArgs, AttentionArgs, BackwardArgs, FileArgs, GlobalArgs, HistoryArgs, InputArgs,
+    Mamba3BackwardArgs, Mamba3ForwardArgs,
 };
 use super::compute;
 use super::failure::{Failure, Result};
 use super::files::Target;
-use super::jobs::{AppendJob, AttentionBackwardJob, Job, Mamba3BackwardJob, Mamba3Job, Resolved};
+use super::jobs::{
+    AppendJob, AttentionBackwardJob, AttentionJob, Job, Mamba3BackwardJob, Mamba3Job, Resolved,
+};
 use super::place::Place;
 use super::report::Report;
 use super::talk::Talk;
@@ -24,6 +26,11 @@ pub(crate) fn mamba3_backward(
     talk: &Talk,
 ) -> Result<Report> {
     perform(Mamba3BackwardJob::resolve(args, talk), &args.files, global, talk)
+}
+
+/// `paged-attention`.
+pub(crate) fn attention(args: &AttentionArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
+    perform(AttentionJob::resolve(args, talk), &args.files, global, talk)
 }
 
 /// `paged-append`.

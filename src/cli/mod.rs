@@ -60,6 +60,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
     match &cli.command {
         Command::Mamba3Preprocess(args) => commands::mamba3(args, global, talk),
         Command::Mamba3PreprocessBackward(args) => commands::mamba3_backward(args, global, talk),
+        Command::PagedAttention(args) => commands::attention(args, global, talk),
         Command::PagedAppend(args) => commands::append(args, global, talk),
         Command::PagedAttentionBackward(args) => commands::attention_backward(args, global, talk),
         Command::HistoryBackward(args) => commands::history(args, global, talk),

@@ -46,6 +46,11 @@ fn grouped_heads() {
 }
 
 #[test]
+fn attention_forward() {
+    check("paged-attention", "forward_gqa.npz", &["output", "statistics"], "");
+}
+
+#[test]
 fn not_causal() {
     check("paged-attention-backward", "backward_not_causal.npz", &SEPARATE, "--save-statistics");
 }

@@ -4,11 +4,13 @@ use serde_json::json;
 
 use crate::harness::{command, outcome, run};
 
-pub(crate) const COMMANDS: [&str; 16] = [
+pub(crate) const COMMANDS: [&str; 18] = [
     "",
     "mamba3-preprocess",
+    "paged-attention",
     "paged-append",
     "sample mamba3-preprocess",
+    "sample paged-attention",
     "sample paged-append",
     "mamba3-preprocess-backward",
     "paged-attention-backward",

@@ -37,6 +37,8 @@ fn of_every_computation_its_sample_and_its_plan() {
     let schema = Schema::read();
     for (command, sizes) in [
         ("mamba3-preprocess", MAMBA3),
+        ("paged-attention", ATTENTION),
+        ("paged-attention", MLA),
         ("paged-append", ""),
         ("paged-append", "--mla"),
         ("mamba3-preprocess-backward", MAMBA3),

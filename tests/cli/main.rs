@@ -5,6 +5,7 @@ mod golden;
 
 mod append;
 mod archives;
+mod attention;
 mod completions;
 #[cfg(unix)]
 mod examples;

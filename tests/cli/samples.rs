@@ -7,6 +7,9 @@ fn every_sample_is_valid_input() {
     for (command, sizes) in [
         ("mamba3-preprocess", ""),
         ("mamba3-preprocess", "--rows 0 --state-size 0 --dtype f16"),
+        ("paged-attention", ""),
+        ("paged-attention", "--mla --dtype f16"),
+        ("paged-attention", "--queries 0"),
         ("paged-append", ""),
         ("paged-append", "--mla --dtype bf16"),
         ("paged-append", "--queries 0 --pages 0"),
@@ -87,6 +90,7 @@ fn every_size_is_refused_or_accepted() {
     let append = "queries kv-heads key-dim value-dim page-size pages sequences position-dim";
     for (command, sizes, latent) in [
         ("mamba3-preprocess", mamba3, ""),
+        ("paged-attention", attention, ""),
         ("paged-append", append, ""),
         ("paged-append", append, "--mla"),
         ("mamba3-preprocess-backward", mamba3, ""),

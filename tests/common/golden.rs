@@ -128,8 +128,10 @@ fn elements(descr: &str, bytes: &[u8]) -> Vec<f64> {
         "<f8" => each(bytes, f64::from_le_bytes),
         "<f4" => each(bytes, |b| f32::from_le_bytes(b).into()),
         "<f2" => each(bytes, |b| from_f16(u16::from_le_bytes(b))),
-        // bfloat16, the only 16-bit words here.
-        "<u2" => each(bytes, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16).into()),
+        // bfloat16, the only 16-bit words and bytes here.
+        "<u2" | "|V2" => {
+            each(bytes, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16).into())
+        }
         "<i4" => each(bytes, |b| i32::from_le_bytes(b).into()),
         "<i8" => each(bytes, |b| i64::from_le_bytes(b) as f64),
         _ => panic!("type {descr}"),

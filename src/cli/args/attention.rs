@@ -6,6 +6,33 @@ use clap::{Args, ValueEnum};
 use super::files::FileArgs;
 use super::values;
 
+pub(super) const FORWARD_ARRAYS: &str = "\
+Arrays (float32, float16 or, with --dtype bf16, bfloat16: all of one type, but for statistics,
+which are float32, and index arrays, of any integer type):
+  in   q [queries, heads, key_dim],
+       k [pages, page_size, kv_heads, key_dim], v [pages, page_size, kv_heads, value_dim],
+       block_table [sequences, table_width], sequence_lengths [sequences],
+       sequence_ids, positions [queries]; positions may be left out with --no-causal
+  MLA  instead of k and v: latent [pages, page_size, 1, key_dim],
+       q_position [queries, heads, position_dim], k_position [pages, page_size, 1, position_dim]
+  out  output [queries, heads, value_dim],
+       statistics [queries, heads, 2] (maximum, denominator), which the backward takes
+  0-d arrays scale and causal set those parameters; a flag overrides them.
+
+Token t of sequence s lies in page block_table[s, t / page_size], slot t % page_size; pages may be
+shared, and entries beyond a sequence's length are ignored. Row i belongs to sequence
+s = sequence_ids[i] and sees the tokens t < sequence_lengths[s] with t <= positions[i] (counted
+from 0). Its head h reads key/value head h / (heads / kv_heads):
+  score   scale * (q . k), MLA scale * (q . latent + q_position . k_position)
+  output  sum of softmax(score) * v, MLA of softmax(score) * latent, so that value_dim = key_dim
+Statistics a row and head: the largest score; the sum of exp(score - maximum). A row that sees
+nothing has zeros.
+
+Examples:
+  backslang sample paged-attention -o inputs --seed 1
+  backslang paged-attention -i inputs -o outputs
+  backslang paged-attention -i inputs -o outputs.npz --no-causal";
+
 pub(super) const APPEND_ARRAYS: &str = "\
 Arrays (float32, float16 or, with --dtype bf16, bfloat16: all of one type, but for index arrays,
 of any integer type):

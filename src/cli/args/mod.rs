@@ -11,7 +11,9 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
-pub(crate) use attention::{Algorithm, AppendArgs, BackwardArgs, HistoryArgs, ScoreArgs};
+pub(crate) use attention::{
+    Algorithm, AppendArgs, AttentionArgs, BackwardArgs, HistoryArgs, ScoreArgs,
+};
 pub(crate) use files::{FileArgs, InputArgs};
 pub(crate) use mamba3::{Mamba3BackwardArgs, Mamba3ForwardArgs, ParameterArgs};
 pub(crate) use sample::{
@@ -136,6 +138,9 @@ pub(crate) enum Command {
     /// Gradients of the Mamba-3 projection preprocess
     #[command(name = "mamba3-preprocess-backward", after_long_help = mamba3::BACKWARD_ARRAYS)]
     Mamba3PreprocessBackward(Mamba3BackwardArgs),
+    /// Attention over a paged KV cache
+    #[command(after_long_help = attention::FORWARD_ARRAYS)]
+    PagedAttention(AttentionArgs),
     /// Write new rows to their slots of a paged KV cache
     #[command(after_long_help = attention::APPEND_ARRAYS)]
     PagedAppend(AppendArgs),
@@ -172,6 +177,7 @@ impl Command {
         match self {
             Self::Mamba3Preprocess(_) => "mamba3-preprocess",
             Self::Mamba3PreprocessBackward(_) => "mamba3-preprocess-backward",
+            Self::PagedAttention(_) => "paged-attention",
             Self::PagedAppend(_) => "paged-append",
             Self::PagedAttentionBackward(_) => "paged-attention-backward",
             Self::HistoryBackward(_) => "history-backward",

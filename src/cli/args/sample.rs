@@ -22,6 +22,13 @@ const MAMBA3_BACKWARD: &str = "\
 Example:
   backslang sample mamba3-preprocess-backward -o inputs --rows 1000 --seed 1";
 
+const ATTENTION: &str = "\
+Examples:
+  backslang sample paged-attention -o inputs --queries 100 --seed 1
+  backslang sample paged-attention -o halves.npz --dtype bf16
+
+The same seed and sizes give the backward the same arrays.";
+
 const APPEND: &str = "\
 Example:
   backslang sample paged-append -o inputs.npz --queries 9 --dtype f16";
@@ -44,6 +51,9 @@ pub(crate) enum SampleCommand {
     /// Inputs of mamba3-preprocess-backward
     #[command(name = "mamba3-preprocess-backward", after_long_help = MAMBA3_BACKWARD)]
     Mamba3Backward(SampleArgs<Mamba3Sizes>),
+    /// Inputs of paged-attention
+    #[command(name = "paged-attention", after_long_help = ATTENTION)]
+    Attention(SampleArgs<AttentionSizes>),
     /// Inputs of paged-append
     #[command(name = "paged-append", after_long_help = APPEND)]
     Append(SampleArgs<AppendSizes>),

@@ -11,7 +11,7 @@ use super::files::{OutputArray, Spelling};
 use super::inputs::Inputs;
 use super::plan::Outline;
 
-pub(crate) use attention::{AppendJob, AttentionBackwardJob};
+pub(crate) use attention::{AppendJob, AttentionBackwardJob, AttentionJob};
 pub(crate) use mamba3::{Mamba3BackwardJob, Mamba3Job};
 
 /// A call that is ready to run.

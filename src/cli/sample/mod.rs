@@ -29,6 +29,7 @@ pub(crate) fn write(command: &SampleCommand, talk: &Talk) -> Result<Report> {
                 mamba3::backward(&args.sizes, args.dtype, random)
             })
         }
+        SampleCommand::Attention(args) => attention_inputs(args, Pass::Forward, talk),
         SampleCommand::Append(args) => made(args, &append::names(&args.sizes)?, talk, |random| {
             append::arrays(&args.sizes, args.dtype, random)
         }),

@@ -2,6 +2,7 @@
 
 mod append;
 mod backward;
+mod forward;
 
 use backslang::HostTensor;
 use backslang::kernels::attention::{Geometry, History, Plan, Schedule};
@@ -12,6 +13,7 @@ use crate::cli::inputs::Inputs;
 
 pub(crate) use append::AppendJob;
 pub(crate) use backward::AttentionBackwardJob;
+pub(crate) use forward::AttentionJob;
 
 const INDICES: [&str; 4] = ["block_table", "sequence_lengths", "sequence_ids", "positions"];
 const PARAMETERS: [&str; 2] = ["scale", "causal"];
