@@ -155,21 +155,33 @@ fn checks_pass(runtime: &Runtime) {
     let report = json("check mamba3-preprocess-backward");
     Schema::read().holds_each("checks", &report["checks"]);
     let checks = report["checks"].as_array().unwrap();
-    assert!(checks.len() > 5 && checks.iter().all(|check| check["passed"] == true), "{report}");
+    assert!(checks.len() > 15 && checks.iter().all(|check| check["passed"] == true), "{report}");
+    for dtype in ["f32", "f16", "bf16"] {
+        assert!(checks.iter().filter(|check| check["dtype"] == dtype).count() > 5, "{report}");
+    }
     let timed = |check: &serde_json::Value| check["gpu_ms"].is_number();
     assert!(checks.iter().all(|check| timed(check) == runtime.device().timestamps), "{report}");
     let mut child = Command::new(env!("CARGO_BIN_EXE_backslang"))
-        .args(["check", "history-backward"])
+        .args(["check", "mamba3-preprocess-backward", "history-backward", "--dtype", "bf16"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let result = lines.next().unwrap().find("result").unwrap();
+    let titles = lines.next().unwrap();
+    let result = titles.find("result").unwrap();
     assert_eq!(lines.next().unwrap().get(result..), Some("ok"));
     assert!(child.try_wait().unwrap().is_none(), "a case is told of at its end");
-    assert!(lines.filter(|line| line.get(result..) == Some("ok")).count() > 2);
+    let lines = lines.collect::<Vec<_>>();
+    let dtype = titles.find("type").unwrap();
+    for command in ["mamba3-preprocess-backward", "history-backward"] {
+        let rows = lines.iter().filter(|line| line.starts_with(command));
+        let passed = rows.clone().filter(|line| line.get(result..) == Some("ok"));
+        assert!(passed.count() > 3, "{lines:#?}");
+        assert!(rows.clone().all(|line| line[dtype..].starts_with("bf16")), "{lines:#?}");
+    }
     assert!(child.wait().unwrap().success());
-    device("check paged-attention").failed(2, &["paged-attention", "paged-attention-backward"]);
+    device("check attention").failed(2, &["attention", "paged-attention-backward"]);
+    device("check --dtype f64").failed(2, &["f64", "bf16"]);
 }
 
 /// Runs the smallest job there is with `flags`, the layer asked for by the environment, and other variables.

@@ -1,12 +1,18 @@
-//! Cases of the Mamba-3 preprocess backward.
+//! Cases of the Mamba-3 preprocess and of its backward.
+
+mod backward;
+mod forward;
+
+use backward::Backward;
+use forward::Forward;
 
 use super::random::Random;
-use super::{CaseReport, Command, POISON, TOLERANCE, gpu_time};
+use super::report::CaseReport;
+use super::trial::hold;
+use super::{Command, DTYPES};
 use crate::error::Result;
-use crate::host::HostTensor;
-use crate::kernels::mamba3::preprocess::{BackwardInputs, BackwardOutputs, Geometry, Parameters};
-use crate::kernels::mamba3::preprocess_backward::{allocate, record};
-use crate::reference;
+use crate::host::{Dtype, HostTensor};
+use crate::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters, dtype_of};
 use crate::runtime::Runtime;
 
 /// What a case is about, and its sizes and parameters.
@@ -20,6 +26,8 @@ struct Case {
     centre: f32,
     /// Only the gradient of dt is not zero: its slice is then all there is to compare.
     dt_alone: bool,
+    /// The types that can hold the results.
+    dtypes: &'static [Dtype],
 }
 
 fn cases() -> Vec<Case> {
@@ -30,6 +38,7 @@ fn cases() -> Vec<Case> {
         parameters: Parameters::default(),
         centre: -4.0,
         dt_alone: false,
+        dtypes: &DTYPES,
     };
     let unclamped = Parameters { dt_min: 0.0, dt_max: f32::INFINITY, ..Parameters::default() };
     vec![
@@ -40,6 +49,8 @@ fn cases() -> Vec<Case> {
             centre: -20.0,
             dt_alone: true,
             parameters: unclamped,
+            // Gradients of 1e-9, which are 0 in f16.
+            dtypes: &[Dtype::F32, Dtype::Bf16],
             ..usual
         },
         Case {
@@ -60,31 +71,30 @@ pub(super) fn names() -> Vec<&'static str> {
     cases().iter().map(|case| case.name).collect()
 }
 
-/// Runs every case.
-pub(super) fn check(runtime: &Runtime, add: &mut dyn FnMut(CaseReport)) -> Result<()> {
-    for (seed, case) in cases().iter().enumerate() {
-        add(check_case(runtime, case, &mut Random::new(seed as u64))?);
+/// Runs every case of the command that the type can hold.
+pub(super) fn check(
+    runtime: &Runtime,
+    command: Command,
+    dtype: Dtype,
+    add: &mut dyn FnMut(CaseReport),
+) -> Result<()> {
+    for (seed, case) in cases().iter().enumerate().filter(|(_, c)| c.dtypes.contains(&dtype)) {
+        let mut report = CaseReport::new(command, dtype, case.name);
+        let inputs = inputs(case, dtype, &mut Random::new(seed as u64))?;
+        let parameters = case.parameters;
+        match command {
+            Command::Mamba3Preprocess => {
+                hold(runtime, &Forward::new(&inputs, parameters)?, &mut report)?;
+            }
+            _ => hold(runtime, &Backward { inputs, parameters }, &mut report)?,
+        }
+        add(report);
     }
     Ok(())
 }
 
-fn check_case(runtime: &Runtime, case: &Case, random: &mut Random) -> Result<CaseReport> {
-    let mut report = CaseReport::new(Command::Mamba3PreprocessBackward, case.name, TOLERANCE);
-    let inputs = inputs(case, random)?;
-    let plain = inputs.as_ref().map(|_, tensor| tensor.to_f64());
-    let expected = reference::mamba3::preprocess_backward(&plain, &case.parameters)?;
-    let first = run(runtime, &inputs, case, POISON[0], &mut report)?;
-    for ((name, found), (_, expected)) in first.named().zip(expected.named()) {
-        report.compare(name, found, expected);
-    }
-    let again = run(runtime, &inputs, case, POISON[1], &mut report)?;
-    for ((name, found), (_, first)) in again.named().zip(first.named()) {
-        report.compare_bits(name, found, first, "on the second run");
-    }
-    Ok(report)
-}
-
-fn inputs(case: &Case, random: &mut Random) -> Result<BackwardInputs<HostTensor>> {
+/// Random inputs, all but what is f32 in any case rounded to the type.
+fn inputs(case: &Case, dtype: Dtype, random: &mut Random) -> Result<BackwardInputs<HostTensor>> {
     let [inner_size, bc_rows, state_size, heads, rope_angles] = case.widths;
     let geometry = Geometry {
         leading: case.leading.to_vec(),
@@ -107,27 +117,6 @@ fn inputs(case: &Case, random: &mut Random) -> Result<BackwardInputs<HostTensor>
                 _ => {}
             }
         }
-        Ok(tensor)
+        HostTensor::from_f64(dtype_of(name, dtype), &tensor.to_f64())
     })
-}
-
-fn run(
-    runtime: &Runtime,
-    inputs: &BackwardInputs<HostTensor>,
-    case: &Case,
-    poison: u32,
-    report: &mut CaseReport,
-) -> Result<BackwardOutputs<HostTensor>> {
-    let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
-    let inputs = inputs.as_ref().try_map(|name, tensor| runtime.upload(name, tensor))?;
-    let outputs = allocate(runtime, &geometry, inputs.projected.dtype())?;
-    let mut recorder = runtime.recorder()?;
-    for (_, tensor) in outputs.named() {
-        recorder.fill(tensor, poison)?;
-    }
-    record(&mut recorder, &inputs, &case.parameters, &outputs)?;
-    let submission = recorder.submit()?;
-    submission.wait()?;
-    report.gpu = gpu_time(&submission)?;
-    outputs.as_ref().try_map(|_, tensor| runtime.download(tensor))
 }

@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 
 use crate::error::Result;
-use crate::host::HostTensor;
+use crate::host::{Dtype, HostTensor};
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Debug, Clone)]
@@ -42,6 +42,13 @@ impl Random {
     pub(super) fn normals(&mut self, shape: &[usize]) -> Result<HostTensor> {
         let count = shape.iter().product();
         HostTensor::from_f32(shape, (0..count).map(|_| self.normal()).collect())
+    }
+
+    /// A tensor of any bits.
+    pub(super) fn any(&mut self, dtype: Dtype, shape: &[usize]) -> Result<HostTensor> {
+        let bytes = shape.iter().product::<usize>() * dtype.size();
+        let bytes = (0..bytes).map(|_| self.bits() as u8).collect::<Vec<_>>();
+        HostTensor::from_bytes(dtype, shape, &bytes)
     }
 
     /// `0..count` in random order.

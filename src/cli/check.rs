@@ -10,13 +10,17 @@ use super::place::Place;
 use super::report::{self, Report};
 use super::talk::Talk;
 
-/// Checks one command, or all of them, and tells of each case at its end.
+/// Checks some commands, or all of them, and tells of each case at its end.
 pub(crate) fn check(args: &CheckArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
     let runtime = Place::resolve(global)?.open()?;
-    let commands = args.command.map_or_else(|| Command::ALL.to_vec(), |command| vec![command]);
-    let mut table = Table::begin(&commands, talk)?;
+    let commands = match &args.commands[..] {
+        [] => &Command::ALL,
+        some => some,
+    };
+    let dtypes = args.dtype.map_or_else(|| check::DTYPES.to_vec(), |dtype| vec![dtype]);
+    let mut table = Table::begin(commands, talk)?;
     let step = talk.step("checking");
-    let reports = check::run(&runtime, &commands, |report| table.add(report))?;
+    let reports = check::run(&runtime, commands, &dtypes, |report| table.add(report))?;
     drop(step);
     let failed = reports.iter().filter(|report| !report.passed()).count();
     let device = runtime.device().name.clone();
@@ -37,7 +41,7 @@ pub(crate) fn check(args: &CheckArgs, global: &GlobalArgs, talk: &Talk) -> Resul
 
 /// A table that is printed row by row, so that its widths are known before its cells.
 struct Table<'a> {
-    widths: [usize; 6],
+    widths: [usize; 7],
     talk: &'a Talk,
     /// The first failure to print.
     printed: Result<()>,
@@ -48,8 +52,9 @@ impl<'a> Table<'a> {
         let longest = |names: Vec<&str>| names.iter().map(|name| name.len()).max().unwrap_or(0);
         let names = longest(commands.iter().map(|command| command.name()).collect());
         let cases = longest(commands.iter().flat_map(|&command| check::cases(command)).collect());
-        let mut table = Self { widths: [names, cases, 7, 7, 9, 0], talk, printed: Ok(()) };
-        table.print(&["command", "case", "error", "allowed", "GPU ms", "result"].map(String::from));
+        let mut table = Self { widths: [names, 4, cases, 7, 7, 9, 0], talk, printed: Ok(()) };
+        let titles = ["command", "type", "case", "error", "allowed", "GPU ms", "result"];
+        table.print(&titles.map(String::from));
         match table.printed {
             Ok(()) => Ok(table),
             Err(failure) => Err(failure),
@@ -61,7 +66,8 @@ impl<'a> Table<'a> {
         if self.talk.json {
             let verdict = if report.passed() { "passed" } else { "failed" };
             let name = report.command.name();
-            self.talk.detail(&format!("{name}: {}: {verdict}", report.case));
+            let CaseReport { dtype, case, .. } = report;
+            self.talk.detail(&format!("{name}: {dtype}: {case}: {verdict}"));
         }
     }
 
@@ -72,9 +78,10 @@ impl<'a> Table<'a> {
     }
 }
 
-fn row(report: &CaseReport) -> [String; 6] {
+fn row(report: &CaseReport) -> [String; 7] {
     [
         report.command.name().into(),
+        report.dtype.name().into(),
         report.case.into(),
         format!("{:.1e}", report.error),
         format!("{:.1e}", report.tolerance),
@@ -86,6 +93,7 @@ fn row(report: &CaseReport) -> [String; 6] {
 fn object(report: &CaseReport) -> Value {
     json!({
         "command": report.command.name(),
+        "dtype": report.dtype.name(),
         "case": report.case,
         "error": report.error,
         "tolerance": report.tolerance,

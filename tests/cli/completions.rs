@@ -44,7 +44,7 @@ fn bash_completes_words() {
         ["--input", "--in", "--inner-size"]
     );
     assert_eq!(completed("backslang history-backward --comp").unwrap(), ["--compact-history"]);
-    assert_eq!(completed("backslang check mam").unwrap(), ["mamba3-preprocess-backward"]);
+    assert_eq!(completed("backslang check his").unwrap(), ["history-backward"]);
     assert_eq!(completed("backslang sample history-backward --see").unwrap(), ["--seed"]);
     assert_eq!(completed("backslang completions f").unwrap(), ["fish"]);
 }
@@ -65,7 +65,7 @@ fn fish_completes_words() {
     let Some(commands) = offered("backslang paged-attention-b") else { return };
     assert_eq!(commands, ["paged-attention-backward"]);
     assert_eq!(offered("backslang history-backward --comp").unwrap(), ["--compact-history"]);
-    assert_eq!(offered("backslang check mam").unwrap(), ["mamba3-preprocess-backward"]);
+    assert_eq!(offered("backslang check his").unwrap(), ["history-backward"]);
     assert_eq!(offered("backslang sample history-backward --see").unwrap(), ["--seed"]);
     assert_eq!(offered("backslang completions f").unwrap(), ["fish"]);
 }

@@ -90,9 +90,13 @@ pub(crate) struct GlobalArgs {
 /// Flags of `check`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CheckArgs {
-    /// The command to check; all when left out
+    /// The commands to check; all when left out
     #[arg(value_name = "COMMAND", value_parser = values::checked_command())]
-    pub(crate) command: Option<backslang::check::Command>,
+    pub(crate) commands: Vec<backslang::check::Command>,
+
+    /// Check arrays of this element type alone [default: f32, f16 and bf16 in turn]
+    #[arg(long, value_name = "TYPE", value_parser = values::dtype())]
+    pub(crate) dtype: Option<backslang::Dtype>,
 }
 
 /// Flags of `completions`.
@@ -116,7 +120,7 @@ Examples:
 const CHECK: &str = "\
 Examples:
   backslang check
-  backslang check history-backward --device 0";
+  backslang check history-backward --dtype bf16 --device 0";
 
 const COMPLETIONS: &str = "\
 Where shells look for the script:
@@ -161,9 +165,10 @@ pub(crate) enum Command {
     Sample(SampleCommand),
     /// Check this device against the float64 reference, poisoned memory and its own bits
     ///
-    /// Every case runs on inputs made up here. Its error is the relative Frobenius norm of the difference from float64,
-    /// the largest over the outputs. Outputs begin as NaN, and so does what no kernel may use; repeated runs and all
-    /// settings must give the same bits. Takes seconds on a GPU and up to minutes on a CPU.
+    /// Every case runs on inputs made up here and rounded to the type, which float64 gets too. Its error is the relative
+    /// Frobenius norm of the difference from float64, that of the output nearest to what is allowed. Outputs begin as
+    /// NaN, and so does what no kernel may use; repeated runs and settings that do not change the mathematics must give
+    /// the same bits. Takes seconds on a GPU and a minute or two on a CPU.
     #[command(after_long_help = CHECK)]
     Check(CheckArgs),
     /// Print the script by which a shell completes the words of this command

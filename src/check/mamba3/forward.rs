@@ -1,0 +1,78 @@
+//! The preprocess on the packed rows of a case.
+
+use crate::check::trial::{Expected, Output, Trial};
+use crate::error::Result;
+use crate::host::HostTensor;
+use crate::kernels::mamba3::preprocess::{
+    BackwardInputs, ForwardInputs, Geometry, Parameters, Widths, dtype_of,
+};
+use crate::kernels::mamba3::preprocess_forward::{allocate, record};
+use crate::reference;
+use crate::runtime::{Recorder, Tensor};
+
+pub(super) struct Forward {
+    inputs: ForwardInputs<HostTensor>,
+    widths: Widths,
+    parameters: Parameters,
+}
+
+impl Forward {
+    /// That of which the backward has these inputs.
+    pub(super) fn new(
+        backward: &BackwardInputs<HostTensor>,
+        parameters: Parameters,
+    ) -> Result<Self> {
+        let geometry = Geometry::of_backward(&backward.as_ref().map(|_, t| t.shape()))?;
+        let Geometry { inner_size, bc_rows, state_size, rope_angles, .. } = geometry;
+        let widths = Widths { inner_size, bc_rows, state_size, rope_angles };
+        let inputs = ForwardInputs {
+            projected: backward.projected.clone(),
+            dt_bias: backward.dt_bias.clone(),
+        };
+        Ok(Self { inputs, widths, parameters })
+    }
+}
+
+impl Trial for Forward {
+    type Way = ();
+
+    fn expected(&self) -> Result<Vec<Output<Expected>>> {
+        let plain = self.inputs.as_ref().map(|_, tensor| tensor.to_f64());
+        let outputs = reference::mamba3::preprocess(&plain, &self.widths, &self.parameters)?;
+        let dtype = self.inputs.projected.dtype();
+        let expected = |(name, array): (&'static str, &ndarray::ArrayD<f64>)| {
+            Ok((
+                name,
+                match name {
+                    "z" | "x" | "trap" | "angle" => {
+                        Expected::Exact(HostTensor::from_f64(dtype_of(name, dtype), array)?)
+                    }
+                    _ => Expected::Near(array.clone()),
+                },
+            ))
+        };
+        outputs.named().map(expected).collect()
+    }
+
+    fn ways(&self) -> Vec<(String, ())> {
+        vec![("usually".into(), ())]
+    }
+
+    fn record(
+        &self,
+        recorder: &mut Recorder<'_>,
+        (): &(),
+        poison: u32,
+    ) -> Result<Vec<Output<Tensor>>> {
+        let runtime = recorder.runtime();
+        let shapes = self.inputs.as_ref().map(|_, tensor| tensor.shape());
+        let geometry = Geometry::of_forward(&shapes, &self.widths)?;
+        let inputs = self.inputs.as_ref().try_map(|name, tensor| runtime.upload(name, tensor))?;
+        let outputs = allocate(runtime, &geometry, inputs.projected.dtype())?;
+        for (_, tensor) in outputs.named() {
+            recorder.fill(tensor, poison)?;
+        }
+        record(recorder, &inputs, &self.widths, &self.parameters, &outputs)?;
+        Ok(outputs.named().map(|(name, tensor)| (name, tensor.clone())).collect())
+    }
+}
