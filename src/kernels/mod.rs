@@ -53,8 +53,13 @@ fn expect_tensor(
     shape: &[usize],
 ) -> Result<()> {
     expect_dtype(array, tensor.dtype(), dtype)?;
+    expect_shape(array, tensor, shape)?;
+    Layout::from(tensor).expect_dense(array)
+}
+
+fn expect_shape(array: &'static str, tensor: &Tensor, shape: &[usize]) -> Result<()> {
     if tensor.shape() == shape {
-        return Layout::from(tensor).expect_dense(array);
+        return Ok(());
     }
     Err(Error::Shape { array, expected: format!("{shape:?}"), found: tensor.shape().to_vec() })
 }

@@ -12,6 +12,7 @@ mod nonfinite;
 mod sizes;
 mod states;
 mod support;
+mod views;
 
 use common::gpu;
 
@@ -47,6 +48,11 @@ fn main() -> std::process::ExitCode {
         gpu::trial("passed_through_bits", bits::passed_through_bits),
         gpu::trial("random_halves", halves::random_halves),
         gpu::trial("half_bits_pass_through", halves::half_bits_pass_through),
+        gpu::trial("backward_rows_apart", views::backward_rows_apart),
+        gpu::trial("odd_rows_apart", views::odd_rows_apart),
+        gpu::trial("backward_in_place", views::backward_in_place),
+        gpu::trial("forward_in_place", views::forward_in_place),
+        gpu::trial("forward_rows_apart", views::forward_rows_apart),
     ];
     trials.extend(forward::trials());
     gpu::main(trials)

@@ -10,10 +10,16 @@
 //! - `adt = −dt · max(h, a_floor)`, where `h = 1 + dd_A` for `dd_A ≥ 0`, else `1 / (1 − dd_A)`.
 //!
 //! The backward takes the gradients of these eight and gives those of the packed rows and of `dt_bias`.
+//!
+//! Arrays may be views whose rows lie apart, such as slices of other packed rows. What passes through need not move: where
+//! the forward's `z`, `x`, `trap` or `angle` is the slice of `projected` itself, or the backward's gradient of one that of
+//! `projected_gradient` ([`Geometry::views`](preprocess::Geometry::views)), it is not copied. Other than that, an array
+//! that is written shares no memory with another.
 
 pub mod preprocess;
 pub mod preprocess_backward;
 pub mod preprocess_forward;
+mod rows;
 
 use super::Target;
 

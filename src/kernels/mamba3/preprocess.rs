@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::host::Dtype;
 use crate::kernels::index_range::{count, fits};
 use crate::kernels::tensors::tensor_group;
+use crate::runtime::Tensor;
 
 tensor_group! {
     /// What the backward reads. Any number of leading axes (`[batch, length, …]`, or none) stands for the rows.
@@ -254,6 +255,18 @@ impl Geometry {
             let end = begin.saturating_add(width);
             std::mem::replace(&mut begin, end)..end
         })
+    }
+
+    /// The slices of packed rows as views of them, `[…rows, width of the slice]`: what passes through lies in its place.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `packed` is not shaped as `projected` is under these sizes.
+    pub fn views(&self, packed: &Tensor) -> Result<Slices<Tensor>> {
+        let expected = self.backward_inputs().projected;
+        if packed.shape() != expected {
+            return self.wrong_projected(packed.shape());
+        }
+        self.slices().try_map(|_, columns| packed.narrow(self.leading.len(), columns))
     }
 
     /// The shapes of the backward's inputs under these sizes.

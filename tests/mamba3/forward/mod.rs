@@ -2,7 +2,7 @@
 
 mod heads;
 mod states;
-mod support;
+pub(crate) mod support;
 mod values;
 
 use libtest_mimic::Trial;

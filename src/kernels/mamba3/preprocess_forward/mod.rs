@@ -20,14 +20,17 @@
 //! }
 //! ```
 
+mod launches;
+
 use super::preprocess::{ForwardInputs, ForwardOutputs, Geometry, Parameters, Widths, dtype_of};
-use super::workgroup_size;
+use super::rows::Copies;
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
-use crate::kernels::index_range::{count, fits, narrow};
-use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_tensor, for_dtype, pack};
+use crate::kernels::index_range::narrow;
+use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack};
 use crate::manifest::mamba3_preprocess;
-use crate::runtime::{Recorder, Runtime, Tensor};
+use crate::runtime::{Access, Recorder, Runtime, Tensor};
+use launches::Launches;
 
 /// Uploads the inputs, runs the kernel and downloads the outputs. `widths` says how the packed rows are cut.
 ///
@@ -44,13 +47,16 @@ pub fn run(
     let dtype = inputs.projected.dtype();
     // Everything that will be there, before anything is.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
-    let wide = Wide::new(&geometry, dtype);
-    geometry.forward_outputs().try_map(|name, shape| {
-        runtime.check_size(name, dtype_of(name, dtype), &shape)?;
-        scratch(name)
-            .filter(|_| wide.has(name))
-            .map_or(Ok(()), |scratch| runtime.check_size(scratch, Dtype::F32, &shape))
-    })?;
+    let shapes = geometry.forward_outputs();
+    let dense = shapes.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
+    let launches = Launches::new(&geometry, &layouts, &dense, Copies::ALL, Target::of(runtime))?;
+    let written = dense.named().zip(launches.written.named());
+    for ((name, layout), (_, written)) in written {
+        runtime.check_size(name, layout.dtype(), layout.shape())?;
+        if written.wide {
+            runtime.check_size(scratch(name), Dtype::F32, layout.shape())?;
+        }
+    }
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &geometry, dtype)?;
     let mut recorder = runtime.recorder()?;
@@ -76,10 +82,32 @@ pub fn allocate(
     outputs.try_map(|name, shape| runtime.tensor(name, dtype_of(name, dtype), &shape))
 }
 
-/// Records the kernel; the outputs hold their values, every element written, once the submission is done.
+/// As [`allocate`], but for the outputs that are slices of `projected` as they are: these are views of it.
 ///
 /// # Errors
-/// A shape, element type or parameter that does not fit, before anything is recorded; then
+/// What allocation reports; [`Error::Shape`](crate::Error::Shape) for rows of other sizes.
+pub fn allocate_views(
+    runtime: &Runtime,
+    geometry: &Geometry,
+    projected: &Tensor,
+) -> Result<ForwardOutputs<Tensor>> {
+    let slices = geometry.views(projected)?;
+    let dtype = projected.dtype();
+    geometry.forward_outputs().try_map(|name, shape| match name {
+        "z" => Ok(slices.z.clone()),
+        "x" => Ok(slices.x.clone()),
+        "angle" => Ok(slices.angle.clone()),
+        "trap" if dtype == Dtype::F32 => Ok(slices.trap.clone()),
+        _ => runtime.tensor(name, dtype_of(name, dtype), &shape),
+    })
+}
+
+/// Records the kernel; the outputs hold their values, every element written, once the submission is done. An output that
+/// is a slice of `projected` as it is is not written. Rows of halves that lie apart are written where the slices and
+/// their places are whole words, an even number of elements.
+///
+/// # Errors
+/// A shape, element type, layout or parameter that does not fit, before anything is recorded; then
 /// whatever allocation and pipeline creation report.
 pub fn record(
     recorder: &mut Recorder<'_>,
@@ -91,114 +119,53 @@ pub fn record(
     let layouts = inputs.as_ref().map(|_, t| t.into());
     let geometry = check(&layouts, widths, parameters)?;
     let dtype = inputs.projected.dtype();
-    for ((_, tensor), (name, shape)) in outputs.named().zip(geometry.forward_outputs().named()) {
-        expect_tensor(name, tensor, dtype_of(name, dtype), shape)?;
+    for ((_, tensor), (array, shape)) in outputs.named().zip(geometry.forward_outputs().named()) {
+        expect_dtype(array, tensor.dtype(), dtype_of(array, dtype))?;
+        expect_shape(array, tensor, shape)?;
     }
     let runtime = recorder.runtime();
-    let launches = Launches::new(&geometry, dtype, Target::of(runtime))?;
-    let written = outputs.as_ref().try_map(|name, tensor| match scratch(name) {
-        Some(scratch) if launches.wide.has(name) => {
-            runtime.tensor(scratch, Dtype::F32, tensor.shape())
-        }
+    let passed = [&outputs.z, &outputs.x, &outputs.trap, &outputs.angle];
+    let copies = Copies::new(&geometry.views(&inputs.projected)?, passed);
+    let targets = outputs.as_ref().map(|_, t| t.into());
+    let launches = Launches::new(&geometry, &layouts, &targets, copies, Target::of(runtime))?;
+    let mut wide = launches.written.named().map(|(_, written)| written.wide);
+    let written = outputs.as_ref().try_map(|name, tensor| match wide.next() {
+        Some(true) => runtime.tensor(scratch(name), Dtype::F32, tensor.shape()),
         _ => Ok(tensor.clone()),
     })?;
-    record_preprocess(recorder, &launches.preprocess, inputs, &written, &geometry, parameters)?;
-    let pairs = written.named().zip(outputs.named());
-    let packed = pairs.filter(|((name, _), _)| launches.wide.has(name));
-    for (launch, ((_, source), (_, target))) in launches.packs.iter().zip(packed) {
+    record_preprocess(recorder, &launches, inputs, &written, &geometry, parameters)?;
+    let pairs = written.named().zip(outputs.named()).zip(launches.written.named());
+    let packed = pairs.filter(|(_, (_, written))| written.wide);
+    for (launch, (((_, source), (_, target)), _)) in launches.packs.iter().zip(packed) {
         pack::record(recorder, launch, source, target)?;
     }
     Ok(())
 }
 
-/// What a call of these sizes launches, where `projected` is of `dtype`: the preprocess; the packing of each output of
-/// halves whose width is odd.
+/// What a call of these sizes launches on arrays without gaps, where `projected` is of `dtype`: the preprocess; the
+/// packing of each output of halves whose width is odd.
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge) for sizes beyond the kernels' indices,
 /// [`Error::Dtype`](crate::Error::Dtype) for one that is not a floating-point type.
 pub fn launches(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<Vec<Launch>> {
-    let Launches { preprocess, packs, .. } = Launches::new(geometry, dtype, target)?;
-    Ok([vec![preprocess], packs].concat())
+    let shapes = geometry.backward_inputs();
+    let inputs = ForwardInputs { projected: &shapes.projected, dt_bias: &shapes.dt_bias };
+    let inputs = inputs.map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
+    let shapes = geometry.forward_outputs();
+    let outputs = shapes.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
+    let launches = Launches::new(geometry, &inputs, &outputs, Copies::ALL, target)?;
+    Ok([vec![launches.preprocess], launches.packs].concat())
 }
 
-/// The outputs that the kernel leaves in f32 to be packed: where a row of halves is no whole number of words, one is
-/// shared with the next.
-#[derive(Clone, Copy)]
-struct Wide {
-    inner: bool,
-    state: bool,
-    angle: bool,
-}
-
-impl Wide {
-    fn new(geometry: &Geometry, dtype: Dtype) -> Self {
-        let odd = |width: usize| dtype.is_half() && width % 2 == 1;
-        Self {
-            inner: odd(geometry.inner_size),
-            state: odd(geometry.state_size),
-            angle: odd(geometry.rope_angles),
-        }
-    }
-
-    fn has(self, output: &str) -> bool {
-        match output {
-            "z" | "x" => self.inner,
-            "bh" | "ch" => self.state,
-            "angle" => self.angle,
-            _ => false,
-        }
-    }
-}
-
-/// What errors call an output before it is rounded to halves; `None` for one that is f32 in any case.
-fn scratch(output: &str) -> Option<&'static str> {
+/// What errors call an output before it is rounded to halves.
+fn scratch(output: &str) -> &'static str {
     match output {
-        "z" => Some("z in f32"),
-        "x" => Some("x in f32"),
-        "bh" => Some("bh in f32"),
-        "ch" => Some("ch in f32"),
-        "angle" => Some("angle in f32"),
-        _ => None,
-    }
-}
-
-/// In the order in which they run.
-struct Launches {
-    wide: Wide,
-    preprocess: Launch,
-    /// One for each wide output.
-    packs: Vec<Launch>,
-}
-
-impl Launches {
-    fn new(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<Self> {
-        let wide = Wide::new(geometry, dtype);
-        let outputs = geometry.forward_outputs();
-        let packed = outputs.named().filter(|(name, _)| wide.has(name));
-        let packs = packed.map(|(name, shape)| {
-            // An empty axis may stand beside axes of any size.
-            let elements = count(shape);
-            fits("elements of an output", elements)?;
-            pack::launch(name, dtype, elements as usize, target)
-        });
-        narrow("rows", geometry.rows)?;
-        Ok(Self {
-            wide,
-            preprocess: Launch {
-                kernel: for_dtype(&mamba3_preprocess::F32, "projected", dtype)?,
-                constants: mamba3_preprocess::Constants {
-                    lanes: target.lanes,
-                    workgroup_size: workgroup_size(target),
-                    wide_inner: wide.inner,
-                    wide_state: wide.state,
-                    wide_angle: wide.angle,
-                }
-                .words(),
-                groups: [geometry.filled_rows(), 1],
-            },
-            packs: packs.collect::<Result<_>>()?,
-        })
+        "z" => "z in f32",
+        "x" => "x in f32",
+        "bh" => "bh in f32",
+        "ch" => "ch in f32",
+        _ => "angle in f32",
     }
 }
 
@@ -210,16 +177,13 @@ fn check(
     parameters.check()?;
     let packed = inputs.projected.dtype();
     for_dtype(&mamba3_preprocess::F32, "projected", packed)?;
-    inputs.try_map(|name, layout| {
-        expect_dtype(name, layout.dtype(), dtype_of(name, packed))?;
-        layout.expect_dense(name)
-    })?;
+    inputs.try_map(|name, layout| expect_dtype(name, layout.dtype(), dtype_of(name, packed)))?;
     Geometry::of_forward(&inputs.map(|_, layout| layout.shape()), widths)
 }
 
 fn record_preprocess(
     recorder: &mut Recorder<'_>,
-    launch: &Launch,
+    launches: &Launches,
     inputs: &ForwardInputs<Tensor>,
     outputs: &ForwardOutputs<Tensor>,
     geometry: &Geometry,
@@ -238,17 +202,22 @@ fn record_preprocess(
         a_floor: parameters.a_floor,
         ..Push::default()
     };
-    launch.record(recorder, |access| Push {
+    let copies = launches.copies;
+    let copied = |access: &mut Access<'_>, copied: bool, tensor: &Tensor| match copied {
+        true => access.write(tensor),
+        false => access.unused(),
+    };
+    launches.preprocess.record(recorder, |access| Push {
         projected_index: access.read(&inputs.projected),
         dt_bias_index: access.read(&inputs.dt_bias),
-        z_index: access.write(&outputs.z),
-        x_index: access.write(&outputs.x),
+        z_index: copied(access, copies.z, &outputs.z),
+        x_index: copied(access, copies.x, &outputs.x),
         bh_index: access.write(&outputs.bh),
         ch_index: access.write(&outputs.ch),
         dt_index: access.write(&outputs.dt),
         adt_index: access.write(&outputs.adt),
-        trap_index: access.write(&outputs.trap),
-        angle_index: access.write(&outputs.angle),
+        trap_index: copied(access, copies.trap, &outputs.trap),
+        angle_index: copied(access, copies.angle, &outputs.angle),
         ..push
     })
 }
