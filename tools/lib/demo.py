@@ -1,4 +1,4 @@
-"""Run every backward kernel on the best device here and check its results.
+"""Run kernels, forward and backward, on the best device here and check their results.
 
 Called by tools/demo with the program's path and the repository's root.
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import npy
 
-TOLERANCE = 2e-6
-COLUMNS = "{:<38} {:<34} {:<22} {:>9} {:>9} {:>10} {:>8}  {}"
+# Largest relative error by element type.
+TOLERANCE = {"f32": 2e-6, "f16": 1e-3}
+COLUMNS = "{:<39} {:<34} {:<22} {:>9} {:>9} {:>10} {:>8}  {}"
 
 
 class DemoError(Exception):
@@ -65,19 +66,19 @@ def milliseconds(value):
     return f"{value:.3f}" if isinstance(value, (int, float)) else "-"
 
 
-def row(title, report, error):
+def row(title, report, error, tolerance):
     shapes = [output["shape"] for output in report["outputs"].values()]
     shape = "x".join(map(str, max(shapes, key=math.prod)))
     device = report.get("device")
     device = device.get("name") if isinstance(device, dict) else device
-    good = error is None or error <= TOLERANCE
+    good = error is None or error <= tolerance
     print(COLUMNS.format(title, str(device)[:34], shape, milliseconds(report.get("gpu_ms")),
                          milliseconds(report.get("wall_ms")), "-" if error is None else f"{error:.2e}",
-                         "-" if error is None else f"{TOLERANCE:g}", "ok" if good else "FAIL"), flush=True)
+                         "-" if error is None else f"{tolerance:g}", "ok" if good else "FAIL"), flush=True)
     return good
 
 
-def case(program, command, title, inputs, folder, expected=None):
+def case(program, command, title, inputs, folder, expected=None, dtype="f32"):
     """One row for the device and one for the reference; True if both are right.
 
     Without expected values the reference is the measure: it computes in float64.
@@ -90,8 +91,8 @@ def case(program, command, title, inputs, folder, expected=None):
     else:
         measure = expected
         reference_error = largest_error(reference, expected)
-    good = row(title, report, largest_error(report, measure))
-    return row(title, reference, reference_error) and good
+    good = row(title, report, largest_error(report, measure), TOLERANCE[dtype])
+    return row(title, reference, reference_error, TOLERANCE[dtype]) and good
 
 
 def main(program, root):
@@ -107,13 +108,13 @@ def main(program, root):
                     folder / "attention-real", expected)
 
     runs.append(attention)
-    for command in ("mamba3-preprocess-backward", "paged-attention-backward"):
-        def sample(command=command):
+    for command, dtype in (("mamba3-preprocess", "f32"), ("mamba3-preprocess-backward", "f32"),
+                           ("paged-attention", "f16"), ("paged-attention-backward", "f16")):
+        def sample(command=command, dtype=dtype):
             inputs = folder / command / "inputs"
-            subprocess.run([program, "sample", command, "-o", inputs, "--seed", "1"], check=True,
+            subprocess.run([program, "sample", command, "-o", inputs, "--seed", "1", "--dtype", dtype], check=True,
                            stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-            title = f"{command} (sample)"
-            return case(program, command, title, inputs, folder / command)
+            return case(program, command, f"{command} ({dtype} sample)", inputs, folder / command, dtype=dtype)
         runs.append(sample)
 
     good = True

@@ -5,7 +5,15 @@ import struct
 import sys
 from dataclasses import dataclass
 
-CODES = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q", "i1": "b", "u1": "B", "b1": "B"}
+CODES = {"f2": "e", "f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q", "i1": "b", "u1": "B", "b1": "B"}
+
+
+def elements(code, data):
+    if code == "e":  # which arrays do not have
+        return array.array("f", (value for value, in struct.iter_unpack("<e", data)))
+    values = array.array(code)
+    values.frombytes(data)
+    return values
 
 
 @dataclass
@@ -25,8 +33,7 @@ def read(path):
         dtype = header["descr"]
         if header["fortran_order"] or dtype[0] not in "<|" or dtype[1:] not in CODES or sys.byteorder != "little":
             raise ValueError(f"{path}: {dtype} in this order is not supported")
-        values = array.array(CODES[dtype[1:]])
-        values.frombytes(file.read())
+        values = elements(CODES[dtype[1:]], file.read())
     count = 1
     for extent in header["shape"]:
         count *= extent
