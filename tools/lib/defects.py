@@ -94,7 +94,7 @@ DEFECTS = [
            RUNTIME._replace(part="staging")),
     Defect("the value gradient is always stored", "src/kernels/attention/backward/call.rs",
            "need_value: need(Gradient::V),", "need_value: true,", ATTENTION._replace(part="unasked")),
-    Defect("the dt_bias chunks have another length", "src/kernels/mamba3/preprocess_backward.rs",
+    Defect("the dt_bias chunks have another length", "src/kernels/mamba3/preprocess_backward/mod.rs",
            "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };",
            "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks.saturating_sub(1) };", MAMBA3),
     Defect("a read out of bounds, which the layer sees", QUERY,
