@@ -3,11 +3,13 @@
 mod append;
 mod backward;
 mod cases;
+mod forward;
 mod problem;
 
 use append::{Adjoint, Append};
 use backward::Backward;
 use cases::{Call, cases};
+use forward::Forward;
 use problem::Problem;
 
 use super::Command;
@@ -35,6 +37,7 @@ pub(super) fn check(
         let problem = Problem::new(case, dtype, seed as u64)?;
         let append = |problem| Append::new(problem, dtype, &mut Random::new(seed as u64));
         match case.call {
+            Call::Forward => hold(runtime, &Forward::new(problem, case), &mut report)?,
             Call::Append => hold(runtime, &append(problem)?, &mut report)?,
             Call::AppendAdjoint => hold(runtime, &Adjoint(append(problem)?), &mut report)?,
             Call::Backward => {

@@ -9,6 +9,7 @@ mod mamba3;
 mod random;
 mod report;
 mod trial;
+mod views;
 
 use std::str::FromStr;
 
@@ -29,6 +30,8 @@ pub enum Command {
     Mamba3Preprocess,
     /// Its backward.
     Mamba3PreprocessBackward,
+    /// The attention forward.
+    PagedAttention,
     /// Rows appended to a paged cache, and the gradients of these.
     PagedAppend,
     /// The attention backward: query kernel and history kernel.
@@ -39,9 +42,10 @@ pub enum Command {
 
 impl Command {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Mamba3Preprocess,
         Self::Mamba3PreprocessBackward,
+        Self::PagedAttention,
         Self::PagedAppend,
         Self::PagedAttentionBackward,
         Self::HistoryBackward,
@@ -52,6 +56,7 @@ impl Command {
         match self {
             Self::Mamba3Preprocess => "mamba3-preprocess",
             Self::Mamba3PreprocessBackward => "mamba3-preprocess-backward",
+            Self::PagedAttention => "paged-attention",
             Self::PagedAppend => "paged-append",
             Self::PagedAttentionBackward => "paged-attention-backward",
             Self::HistoryBackward => "history-backward",

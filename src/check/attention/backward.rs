@@ -52,7 +52,7 @@ impl Trial for Backward {
     fn ways(&self) -> Vec<(String, Options)> {
         let usual = ("usually".into(), self.options);
         let others = match self.ways {
-            Ways::Usual => Vec::new(),
+            Ways::Usual | Ways::Views => Vec::new(),
             Ways::Settings => settings(&self.options),
             Ways::Alone => alone(&self.options),
         };

@@ -21,6 +21,8 @@ pub(super) struct Case {
     pub(super) unsorted: bool,
     /// Factor of q.
     pub(super) amplitude: f32,
+    /// q and k are integers, so that f32 has the scores to the bit however large they are; the factor is that of both.
+    pub(super) exact_scores: bool,
     /// What a forward left.
     pub(super) given: Given,
     /// The options that must not change a bit.
@@ -30,6 +32,7 @@ pub(super) struct Case {
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
+    Forward,
     Backward,
     Append,
     AppendAdjoint,
@@ -58,6 +61,8 @@ pub(super) enum Ways {
     Settings,
     /// Each gradient without the others.
     Alone,
+    /// Rows of arrays that lie apart.
+    Views,
 }
 
 /// The cases of a command.
@@ -73,15 +78,54 @@ pub(super) fn cases(command: Command) -> Vec<Case> {
         causal: true,
         unsorted: false,
         amplitude: 1.0,
+        exact_scores: false,
         given: Given::Nothing,
         ways: Ways::Usual,
     };
     let latent = Case { name: "latent history", heads: [4, 1], dims: [32, 32, 8], ..grouped };
     match command {
         Command::HistoryBackward => history(grouped, latent),
+        Command::PagedAttention => forward(grouped, latent),
         Command::PagedAppend => append(grouped, latent),
         _ => backward(grouped, latent),
     }
+}
+
+fn forward(grouped: Case, latent: Case) -> Vec<Case> {
+    let grouped = Case { call: Call::Forward, ..grouped };
+    let latent = Case { call: Call::Forward, ..latent };
+    let wide = Case { dims: [192, 160, 0], page_size: 16, shared_pages: 1, ..grouped };
+    let long = Case {
+        sequences: &[(1500, 1), (300, 2)],
+        shared_pages: 2,
+        page_size: 16,
+        heads: [4, 2],
+        dims: [16, 12, 0],
+        ..grouped
+    };
+    vec![
+        Case { ways: Ways::Views, ..grouped },
+        Case { name: "one head each, page of 1", heads: [3, 3], page_size: 1, ..grouped },
+        Case { name: "one key/value head, odd widths", heads: [9, 1], dims: [7, 9, 0], ..grouped },
+        Case { name: "unsorted rows", unsorted: true, ..grouped },
+        Case { name: "not causal", causal: false, ..grouped },
+        Case { name: "wide rows", sequences: &[(40, 8), (19, 5)], ..wide },
+        Case { name: "long history", ..long },
+        Case { name: "long history, odd widths", dims: [16, 13, 0], ..long },
+        // The factor of the scores is 1/4, hence exact too.
+        Case {
+            name: "scores of 1e4",
+            dims: [16, 20, 0],
+            amplitude: 60.0,
+            exact_scores: true,
+            ..grouped
+        },
+        Case { ways: Ways::Views, ..latent },
+        Case { name: "latent history, odd widths", dims: [31, 31, 5], ..latent },
+        Case { name: "latent history, long", heads: [4, 1], dims: [32, 32, 8], ..long },
+        Case { name: "no queries", sequences: &[(9, 0)], ..grouped },
+        Case { name: "no sequences", sequences: &[], shared_pages: 0, ..grouped },
+    ]
 }
 
 fn append(grouped: Case, latent: Case) -> Vec<Case> {

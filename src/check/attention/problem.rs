@@ -21,6 +21,8 @@ pub(super) struct Problem {
     pub(super) options: Options,
     /// Of the visible tokens, in magnitude.
     largest_score: f64,
+    /// Whether f32 has the scores to the bit.
+    exact_scores: bool,
 }
 
 impl Problem {
@@ -37,14 +39,21 @@ impl Problem {
         let largest_score = largest_score(&inputs, &visible, &geometry) * f64::from(scale);
         poison(&mut inputs, &visible, &geometry);
         let inputs = inputs.try_map(|_, t| HostTensor::from_f64(dtype, &t.to_f64()))?;
-        let mut problem = Self { inputs, schedule, geometry, options, largest_score };
+        let mut problem = Self {
+            inputs,
+            schedule,
+            geometry,
+            options,
+            largest_score,
+            exact_scores: case.exact_scores,
+        };
         problem.give(case.given)?;
         Ok(problem)
     }
 
     /// How much more than where scores stay within 8 f32 may be off.
     pub(super) fn growth(&self) -> f64 {
-        self.largest_score / 8.0
+        if self.exact_scores { 1.0 } else { self.largest_score / 8.0 }
     }
 
     /// What a forward would have saved.
@@ -141,7 +150,13 @@ fn inputs(
     let output_gradient = row(value_dim)?;
     q.as_f32_mut().into_iter().flatten().for_each(|value| *value *= case.amplitude);
     let mut cache = |dim| random.normals(&[pages, case.page_size, kv_heads, dim]);
-    let k = cache(key_dim)?;
+    let mut k = cache(key_dim)?;
+    if case.exact_scores {
+        k.as_f32_mut().into_iter().flatten().for_each(|value| *value *= case.amplitude);
+        for values in [&mut q, &mut k] {
+            values.as_f32_mut().into_iter().flatten().for_each(|value| *value = value.round());
+        }
+    }
     let history = if position_dim > 0 {
         History::Latent { latent: k, q_position, k_position: cache(position_dim)? }
     } else {
@@ -253,6 +268,7 @@ mod tests {
                     };
                     assert!(poisoned.iter().any(|x| x.is_nan()), "{}, {dtype}", case.name);
                     assert!(problem.largest_score.is_finite());
+                    assert!(!case.exact_scores || problem.largest_score > 9e3);
                 }
             }
         }
