@@ -28,6 +28,25 @@ struct Case {
     dt_alone: bool,
     /// The types that can hold the results.
     dtypes: &'static [Dtype],
+    /// Also with what passes through in its slice of the packed rows.
+    in_place: bool,
+}
+
+/// Where what passes through lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In memory of its own.
+    Own,
+    /// In its slice of the packed rows.
+    Slice,
+}
+
+impl Place {
+    fn ways(in_place: bool) -> Vec<(String, Self)> {
+        let ways = [("usually", Self::Own), ("in place", Self::Slice)];
+        let ways = ways.map(|(words, place)| (words.into(), place));
+        ways.into_iter().take(1 + usize::from(in_place)).collect()
+    }
 }
 
 fn cases() -> Vec<Case> {
@@ -39,10 +58,17 @@ fn cases() -> Vec<Case> {
         centre: -4.0,
         dt_alone: false,
         dtypes: &DTYPES,
+        in_place: false,
     };
     let unclamped = Parameters { dt_min: 0.0, dt_max: f32::INFINITY, ..Parameters::default() };
     vec![
-        Case { name: "wide rows", leading: &[2, 3], widths: [1030, 2, 128, 70, 64], ..usual },
+        Case {
+            name: "wide rows",
+            leading: &[2, 3],
+            widths: [1030, 2, 128, 70, 64],
+            in_place: true,
+            ..usual
+        },
         Case { name: "many rows", leading: &[1000], widths: [8, 1, 16, 9, 2], ..usual },
         Case {
             name: "softplus far below 0",
@@ -62,7 +88,7 @@ fn cases() -> Vec<Case> {
         },
         Case { name: "no widths but one", leading: &[5], widths: [0, 0, 0, 3, 0], ..usual },
         Case { name: "no rows", leading: &[0], ..usual },
-        usual,
+        Case { in_place: true, ..usual },
     ]
 }
 
@@ -81,12 +107,12 @@ pub(super) fn check(
     for (seed, case) in cases().iter().enumerate().filter(|(_, c)| c.dtypes.contains(&dtype)) {
         let mut report = CaseReport::new(command, dtype, case.name);
         let inputs = inputs(case, dtype, &mut Random::new(seed as u64))?;
-        let parameters = case.parameters;
+        let Case { parameters, in_place, .. } = *case;
         match command {
             Command::Mamba3Preprocess => {
-                hold(runtime, &Forward::new(&inputs, parameters)?, &mut report)?;
+                hold(runtime, &Forward::new(&inputs, parameters, in_place)?, &mut report)?;
             }
-            _ => hold(runtime, &Backward { inputs, parameters }, &mut report)?,
+            _ => hold(runtime, &Backward { inputs, parameters, in_place }, &mut report)?,
         }
         add(report);
     }

@@ -1,20 +1,22 @@
 //! The backward on the inputs of a case.
 
+use super::Place;
 use crate::check::trial::{Expected, Output, Trial};
 use crate::error::Result;
-use crate::host::HostTensor;
+use crate::host::{Dtype, HostTensor};
 use crate::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters};
 use crate::kernels::mamba3::preprocess_backward::{allocate, record};
 use crate::reference;
-use crate::runtime::{Recorder, Tensor};
+use crate::runtime::{Recorder, Runtime, Tensor};
 
 pub(super) struct Backward {
     pub(super) inputs: BackwardInputs<HostTensor>,
     pub(super) parameters: Parameters,
+    pub(super) in_place: bool,
 }
 
 impl Trial for Backward {
-    type Way = ();
+    type Way = Place;
 
     fn expected(&self) -> Result<Vec<Output<Expected>>> {
         let plain = self.inputs.as_ref().map(|_, tensor| tensor.to_f64());
@@ -22,24 +24,57 @@ impl Trial for Backward {
         Ok(outputs.named().map(|(name, array)| (name, Expected::Near(array.clone()))).collect())
     }
 
-    fn ways(&self) -> Vec<(String, ())> {
-        vec![("usually".into(), ())]
+    fn ways(&self) -> Vec<(String, Place)> {
+        Place::ways(self.in_place)
     }
 
     fn record(
         &self,
         recorder: &mut Recorder<'_>,
-        (): &(),
+        place: &Place,
         poison: u32,
     ) -> Result<Vec<Output<Tensor>>> {
         let runtime = recorder.runtime();
         let geometry = Geometry::of_backward(&self.inputs.as_ref().map(|_, t| t.shape()))?;
-        let inputs = self.inputs.as_ref().try_map(|name, tensor| runtime.upload(name, tensor))?;
-        let outputs = allocate(runtime, &geometry, inputs.projected.dtype())?;
-        for (_, tensor) in outputs.named() {
-            recorder.fill(tensor, poison)?;
+        let outputs = allocate(runtime, &geometry, self.inputs.projected.dtype())?;
+        let inputs = match place {
+            Place::Own => self.inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?,
+            Place::Slice => {
+                self.in_slices(runtime, &geometry, &outputs.projected_gradient, poison)?
+            }
+        };
+        for (name, tensor) in outputs.named() {
+            if *place == Place::Own || name != "projected_gradient" {
+                recorder.fill(tensor, poison)?;
+            }
         }
         record(recorder, &inputs, &self.parameters, &outputs)?;
         Ok(outputs.named().map(|(name, tensor)| (name, tensor.clone())).collect())
+    }
+}
+
+impl Backward {
+    /// The inputs, with those that pass through in their slices of `packed`, which holds `poison` otherwise.
+    fn in_slices(
+        &self,
+        runtime: &Runtime,
+        geometry: &Geometry,
+        packed: &Tensor,
+        poison: u32,
+    ) -> Result<BackwardInputs<Tensor>> {
+        let poison = poison.to_ne_bytes().into_iter().cycle();
+        runtime.write(packed, &poison.take(packed.bytes() as usize).collect::<Vec<_>>())?;
+        let slices = geometry.views(packed)?;
+        self.inputs.as_ref().try_map(|name, tensor| {
+            let slice = match name {
+                "z_gradient" => &slices.z,
+                "x_gradient" => &slices.x,
+                "trap_gradient" if packed.dtype() == Dtype::F32 => &slices.trap,
+                "angle_gradient" => &slices.angle,
+                _ => return runtime.upload(name, tensor),
+            };
+            runtime.write(slice, tensor.bytes())?;
+            Ok(slice.clone())
+        })
     }
 }
