@@ -2,6 +2,7 @@
 
 mod allocation;
 mod archive_tests;
+mod halves_tests;
 mod property_tests;
 mod reading_tests;
 mod writing_tests;
