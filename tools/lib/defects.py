@@ -12,6 +12,7 @@ from typing import Dict, NamedTuple, Tuple
 
 QUERY = "shaders/attention/query_backward.slang"
 HISTORY = "shaders/attention/history_backward.slang"
+FORWARD = "shaders/attention/paged_attention.slang"
 PREPROCESS = "shaders/mamba3/preprocess_backward.slang"
 RECORDER = "src/runtime/recorder.rs"
 COMMAND = "src/runtime/raw/command.rs"
@@ -60,6 +61,16 @@ DEFECTS = [
            "if (metadata.position(inverse.row(middle)) <= token)", ATTENTION._replace(part="history_settings")),
     Defect("zeros are not stored", HISTORY, "    store_sums<E>(slot);\n}",
            "    if (inverse.link_begin(slot.page) < end) store_sums<E>(slot);\n}", ATTENTION._replace(part="golden")),
+    Defect("a larger score leaves the sums as they were", FORWARD, "float total = sum[j] * rescaling;",
+           "float total = sum[j];", ATTENTION._replace(part="forward_golden")),
+    Defect("the last token of a row counts several times", FORWARD, "total = i < count ? more : total;", "total = more;",
+           ATTENTION._replace(part="forward_golden")),
+    Defect("a score of −∞ spoils the others", "shaders/shared/softmax.slang",
+           "return is_minus_infinity(score) ? 0.0 : exact_exp(score - maximum);",
+           "return exact_exp(score - maximum);", ATTENTION._replace(part="forward_nonfinite_scores")),
+    Defect("the last chunk is left out", "shaders/attention/paged_attention_merge.slang",
+           "visible / push.chunk_tokens + (visible % push.chunk_tokens > 0 ? 1 : 0)", "visible / push.chunk_tokens",
+           ATTENTION._replace(part="forward_chunks")),
     Defect("the clamp mask is strict", PREPROCESS, "softplus >= push.dt_min", "softplus > push.dt_min", MAMBA3),
     Defect("the sigmoid cancels", "shaders/shared/ssm_math.slang", "return (x >= 0.0 ? 1.0 : e) / (1.0 + e);",
            "return 1.0 - exact_exp(-ssm_softplus(x));", MAMBA3),
