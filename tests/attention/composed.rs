@@ -1,5 +1,5 @@
-//! The operator in the middle of a graph: forward on the device, a fixed linear map to a loss, backward on the device, against
-//! central differences of the same loss in float64.
+//! The operator in the middle of a graph: forward on the device, a fixed linear map to a loss, backward on the device,
+//! against central differences of the same loss in float64.
 
 use backslang::HostTensor;
 use backslang::kernels::attention::{ForwardInputs, Geometry, backward, forward};

@@ -1,6 +1,6 @@
 //! The forward on histories that are cut into chunks.
 
-use backslang::kernels::attention::{History, Schedule, forward};
+use backslang::kernels::attention::{DevicePlan, History, Plan, Schedule, backward, forward};
 use backslang::runtime::Runtime;
 use backslang::{Dtype, Error, HostTensor};
 use fastrand::Rng;
@@ -93,6 +93,27 @@ pub(crate) fn launches(runtime: &Runtime) {
         assert_eq!(kernels(&long(0, true, 0.0)), [attend, merge]);
         assert_eq!(kernels(&of_scores(&[0.5; 256])), [attend]);
         assert_eq!(kernels(&of_scores(&[0.5; 257])), [attend, merge]);
+    }
+}
+
+/// The merge waits for the chunks, and a backward in the same submission for the merge.
+pub(crate) fn launches_wait_for_what_they_read(runtime: &Runtime) {
+    for (scores, barriers) in [(256, 0), (257, 1)] {
+        let problem = of_scores(&vec![0.5; scores]);
+        let plan = Plan::new(&problem.schedule, &problem.geometry, 32).unwrap();
+        let plan = DevicePlan::upload(runtime, plan).unwrap();
+        let all = problem.inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+        let inputs = forward_inputs(&all);
+        let outputs = forward::allocate(runtime, &inputs).unwrap();
+        let mut recorder = runtime.recorder().unwrap();
+        forward::record(&mut recorder, &inputs, &plan, &problem.options, &outputs).unwrap();
+        assert_eq!(recorder.barriers(), barriers, "{scores} tokens");
+        let inputs = inputs.into_backward(all.output_gradient, outputs);
+        let gradients = backward::allocate(runtime, &inputs, &problem.options).unwrap();
+        backward::record(&mut recorder, &inputs, &plan, &problem.options, &gradients).unwrap();
+        // One before each of the backward's kernels.
+        assert_eq!(recorder.barriers(), barriers + 2, "{scores} tokens");
+        recorder.submit().unwrap().wait().unwrap();
     }
 }
 

@@ -111,7 +111,8 @@ impl Pair {
         Self { found: run_forward(runtime, problem), exact: exact.unwrap() }
     }
 
-    /// Non-finite exactly where the reference is, and of its kind; bits of the clean run where the reference keeps its own.
+    /// Non-finite exactly where the reference is, and of its kind; bits of the clean run where the reference keeps
+    /// its own.
     fn assert_spoilt_alike(&self, clean: &Self, what: &str) {
         for (name, found, exact, clean_found, clean_exact) in [
             (
@@ -272,6 +273,30 @@ pub(crate) fn views_that_do_not_fit(runtime: &Runtime) {
             ("k", History::Separate { k, .. }) => *k = part(k, 2),
             _ => outputs.output = part(&outputs.output, 1),
         }
+        let mut recorder = runtime.recorder().unwrap();
+        let refused = forward::record(&mut recorder, &inputs, &plan, &problem.options, &outputs);
+        let error = refused.unwrap_err();
+        assert!(error.is_input() && error.to_string().contains(array), "{error}");
+    }
+}
+
+/// Nothing is recorded for outputs that are not those of the call.
+pub(crate) fn outputs_of_another_call_are_refused(runtime: &Runtime) {
+    let problem = small(4, 3, 0).problem(1, 0.0);
+    let plan = Plan::new(&problem.schedule, &problem.geometry, 32).unwrap();
+    let plan = DevicePlan::upload(runtime, plan).unwrap();
+    let host = forward_inputs(&problem.inputs);
+    let inputs = host.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+    let good = forward::allocate(runtime, &inputs).unwrap();
+    let tensor = |dtype, shape: &[usize]| runtime.tensor("odd", dtype, shape).unwrap();
+    let half = tensor(Dtype::F16, good.output.shape());
+    let output = |output| ForwardOutputs { output, ..good.clone() };
+    let complete = tensor(Dtype::F32, &problem.geometry.statistics_shape());
+    for (outputs, array) in [
+        (output(tensor(Dtype::F32, &[1])), "output"),
+        (output(half), "output"),
+        (ForwardOutputs { statistics: complete, ..good.clone() }, "statistics"),
+    ] {
         let mut recorder = runtime.recorder().unwrap();
         let refused = forward::record(&mut recorder, &inputs, &plan, &problem.options, &outputs);
         let error = refused.unwrap_err();

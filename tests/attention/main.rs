@@ -100,6 +100,8 @@ fn main() -> std::process::ExitCode {
         gpu::trial("forward_busy", forward_values::busy),
         gpu::trial("forward_views", forward_values::views),
         gpu::trial("forward_views_that_do_not_fit", forward_values::views_that_do_not_fit),
+        gpu::trial("forward_outputs", forward_values::outputs_of_another_call_are_refused),
+        gpu::trial("forward_chunks_barriers", forward_chunks::launches_wait_for_what_they_read),
         gpu::trial("forward_and_backward_within_a_graph", composed::gradients_of_a_graph),
         gpu::trial_alone("forward_chunks_bits", forward_chunks::bits),
         gpu::trial_alone(

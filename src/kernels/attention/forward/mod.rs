@@ -1,8 +1,9 @@
 //! The attention forward: `output = Σ p·v` and the statistics that a backward can use.
 //!
-//! One walk over a row's tokens with the running maximum. Where there are few rows and a long history, as in decoding, each
-//! row's tokens are cut into chunks and a second kernel merges these in increasing order; the cut follows from the sizes of
-//! the call alone, so that results repeat to the bit.
+//! One walk over a row's tokens with the running maximum. Where there are few rows and a long history, as in decoding,
+//! each row's tokens are cut into chunks and a second kernel merges these in increasing order; the cut follows from the
+//! sizes of the call alone, so that results repeat to the bit. Sums of values are normalised at the end: where a row's
+//! values, weighted by at most 1, come to more than 3e38 together, its output is infinite.
 //!
 //! [`run`] does all at once. With tensors that stay on the device, a training step is:
 //!
@@ -104,8 +105,8 @@ pub fn allocate(
 
 /// Records the kernels. Every element of both outputs is written. Of the options, `causal` and `scale` count.
 ///
-/// `q`, `q_position` and `output` may be views whose rows `[heads, dim]` have no gaps; of an output of halves such a row is a
-/// whole number of words. The other arrays have no gaps.
+/// `q`, `q_position` and `output` may be views whose rows `[heads, dim]` have no gaps; of an output of halves such a row
+/// is a whole number of words. The other arrays have no gaps.
 ///
 /// # Errors
 /// A shape, element type or option that does not fit, before anything is recorded; then whatever
