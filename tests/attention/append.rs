@@ -251,3 +251,139 @@ pub(crate) fn readers_wait_for_the_append(runtime: &Runtime) {
         assert_same_bits(&runtime.download(back).unwrap(), new, name);
     }
 }
+
+/// New rows, and their gradients, as parts of packed rows: the same bits as from tensors of their own, and what lies
+/// between stays.
+pub(crate) fn appends_from_packed_rows(runtime: &Runtime) {
+    let mut rng = Rng::with_seed(fresh_seed());
+    for dtype in DTYPES {
+        for (dim, before, after) in [(6, 10, 4), (3, 5, 2), (3, 3, 0)] {
+            let sizes = Sizes {
+                dtype,
+                page_size: 4,
+                kv_heads: 2,
+                key_dim: dim,
+                value_dim: 7,
+                position_dim: 0,
+            };
+            let (schedule, pages) = schedule(&mut rng, sizes.page_size, 30);
+            let queries = schedule.sequence_ids.len();
+            let host = inputs(&mut rng, &sizes, queries, pages);
+            let plan = plan(runtime, &host, &schedule);
+            let widths = [2 * dim, 2 * sizes.value_dim];
+            let width = before + widths[0] + widths[1] + after;
+            let packed = bits(&mut rng, dtype, &[queries, width]);
+            let packed = runtime.upload("packed", &packed).unwrap();
+            let part = |first: usize, dim: usize| {
+                let part = packed.narrow(1, first..first + 2 * dim).unwrap();
+                part.reshape(&[queries, 2, dim]).unwrap()
+            };
+            let (new_k, new_v) = (part(before, dim), part(before + widths[0], sizes.value_dim));
+            let [new_k_host, new_v_host] = [&new_k, &new_v].map(|t| runtime.download(t).unwrap());
+            let cache = host.cache().named();
+            let [k, v] = cache.map(|(name, t)| (runtime.upload(name, t).unwrap(), *t));
+            let views = AppendInputs::Separate { new_k, new_v, k: k.0, v: v.0 };
+            let host = AppendInputs::Separate {
+                new_k: new_k_host,
+                new_v: new_v_host,
+                k: k.1.clone(),
+                v: v.1.clone(),
+            };
+            let mut recorder = runtime.recorder().unwrap();
+            append::record(&mut recorder, &views, &plan).unwrap();
+            recorder.submit().unwrap().wait().unwrap();
+            let found = views.cache().try_map(|_, t| runtime.download(t)).unwrap();
+            let expected = reference::attention::append(&host, &schedule).unwrap();
+            assert_cache(&found, &expected, &format!("{sizes:?} at {before}"));
+
+            // The gradients of the cache as it is now are the new rows: nothing of the packed rows changes.
+            let poison = |t: &Tensor| runtime.write(t, &vec![0x5a; t.bytes() as usize]).unwrap();
+            let old = runtime.download(&packed).unwrap();
+            let mut recorder = runtime.recorder().unwrap();
+            match append::record_backward(&mut recorder, &views, &plan) {
+                Ok(()) => {
+                    views.new_rows().named().iter().for_each(|(_, t)| poison(t));
+                    recorder.submit().unwrap().wait().unwrap();
+                    assert_same_bits(&runtime.download(&packed).unwrap(), &old, "packed rows");
+                }
+                Err(error) => {
+                    assert!(dtype.is_half() && (width % 2 == 1 || before % 2 == 1), "{error}");
+                    assert_eq!(error.kind(), "layout");
+                    assert!(error.to_string().contains("`new_k_gradient`"), "{error}");
+                }
+            }
+        }
+    }
+}
+
+/// Rows of an odd number of halves in the middle of a tensor, without gaps: both ends share words with others.
+pub(crate) fn odd_rows_of_gradients_leave_their_neighbours(runtime: &Runtime) {
+    let mut rng = Rng::with_seed(fresh_seed());
+    for dtype in [Dtype::F16, Dtype::Bf16] {
+        let sizes =
+            Sizes { dtype, page_size: 4, kv_heads: 1, key_dim: 3, value_dim: 5, position_dim: 0 };
+        let (schedule, pages) = schedule(&mut rng, sizes.page_size, 12);
+        let queries = schedule.sequence_ids.len();
+        let host = inputs(&mut rng, &sizes, queries, pages);
+        let plan = plan(runtime, &host, &schedule);
+        for (before, after) in [(1, 1), (1, 2), (2, 1), (3, 0)] {
+            let wholes = [3, 5].map(|dim| {
+                let whole = bits(&mut rng, dtype, &[before + queries + after, 1, dim]);
+                (runtime.upload("whole", &whole).unwrap(), whole)
+            });
+            let [new_k, new_v] =
+                [0, 1].map(|i| wholes[i].0.narrow(0, before..before + queries).unwrap());
+            let [k, v] = host.cache().named().map(|(name, t)| runtime.upload(name, t).unwrap());
+            let gradients = AppendInputs::Separate { new_k, new_v, k, v };
+            let mut recorder = runtime.recorder().unwrap();
+            append::record_backward(&mut recorder, &gradients, &plan).unwrap();
+            recorder.submit().unwrap().wait().unwrap();
+            let cache = host.cache().try_map(|_, t| Ok::<_, backslang::Error>(t.clone())).unwrap();
+            let expected = reference::attention::append_backward(&cache, &schedule).unwrap();
+            for ((tensor, mut whole), (name, expected)) in wholes.into_iter().zip(expected.named())
+            {
+                let row = whole.shape()[2] * 2;
+                whole.bytes_mut()[before * row..][..queries * row]
+                    .copy_from_slice(expected.bytes());
+                assert_same_bits(&runtime.download(&tensor).unwrap(), &whole, name);
+            }
+        }
+    }
+}
+
+/// An odd number of halves ends within a word: the other half of it is another's.
+pub(crate) fn odd_caches_leave_what_is_beside(runtime: &Runtime) {
+    let mut rng = Rng::with_seed(fresh_seed());
+    for dtype in [Dtype::F16, Dtype::Bf16] {
+        let schedule = Schedule {
+            block_table: vec![2, 0, 1],
+            table_width: 3,
+            sequence_lengths: vec![3],
+            sequence_ids: vec![0, 0],
+            positions: Some(vec![0, 2]),
+        };
+        let sizes =
+            Sizes { dtype, page_size: 1, kv_heads: 1, key_dim: 3, value_dim: 1, position_dim: 0 };
+        let host = inputs(&mut rng, &sizes, 2, 3);
+        let plan = plan(runtime, &host, &schedule);
+        let wholes = [3, 1].map(|dim| bits(&mut rng, dtype, &[4, 1, 1, dim]));
+        let tensors = wholes.each_ref().map(|t| runtime.upload("whole", t).unwrap());
+        let [k, v] = tensors.each_ref().map(|t| t.narrow(0, 0..3).unwrap());
+        let [new_k, new_v] =
+            host.new_rows().named().map(|(name, t)| runtime.upload(name, t).unwrap());
+        let views = AppendInputs::Separate { new_k, new_v, k, v };
+        let mut recorder = runtime.recorder().unwrap();
+        append::record(&mut recorder, &views, &plan).unwrap();
+        recorder.submit().unwrap().wait().unwrap();
+        for ((tensor, mut whole), (name, new)) in
+            tensors.iter().zip(wholes).zip(host.new_rows().named())
+        {
+            let row = new.bytes().len() / 2;
+            for (i, page) in [2, 1].into_iter().enumerate() {
+                whole.bytes_mut()[page * row..][..row]
+                    .copy_from_slice(&new.bytes()[i * row..][..row]);
+            }
+            assert_same_bits(&runtime.download(tensor).unwrap(), &whole, name);
+        }
+    }
+}

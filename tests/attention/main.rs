@@ -73,6 +73,15 @@ fn main() -> std::process::ExitCode {
         gpu::trial("half_settings_share_bits", halves::half_settings_share_bits),
         gpu::trial("half_sums_are_wide", halves::half_sums_are_wide),
         gpu::trial("appends_are_copies", append::appends_are_copies),
+        gpu::trial("appends_from_packed_rows", append::appends_from_packed_rows),
+        gpu::trial(
+            "odd_rows_of_append_gradients_leave_their_neighbours",
+            append::odd_rows_of_gradients_leave_their_neighbours,
+        ),
+        gpu::trial(
+            "odd_append_caches_leave_what_is_beside",
+            append::odd_caches_leave_what_is_beside,
+        ),
         gpu::trial_alone("split_appends", append::split_appends),
         gpu::trial("gather_is_the_adjoint_of_append", append::gather_is_the_adjoint),
         gpu::trial("readers_wait_for_the_append", append::readers_wait_for_the_append),

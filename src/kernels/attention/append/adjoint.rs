@@ -1,11 +1,11 @@
 //! The adjoint of the append: the gradients of the new rows, gathered from those of the cache.
 
 use super::arrays::{check_gradients, gradient_name};
-use super::{AppendInputs, AppendPlan, Cache, DevicePlan, Schedule};
+use super::{AppendInputs, AppendPlan, Cache, DevicePlan, Schedule, width};
 use crate::error::Result;
-use crate::host::{Dtype, HostTensor};
+use crate::host::HostTensor;
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Run, Target, for_dtype};
+use crate::kernels::{Launch, Layout, Run, Target, for_dtype};
 use crate::manifest::paged_append_backward;
 use crate::runtime::{Recorder, Runtime, Tensor};
 
@@ -23,7 +23,7 @@ pub fn run_backward(
     let described =
         with_rows(described, |_, (shape, dtype)| Ok((rows_of(shape, queries), *dtype)))?;
     let geometry =
-        check_gradients(&described.as_ref().map(|_, (shape, dtype)| (shape.as_slice(), *dtype)))?;
+        check_gradients(&described.as_ref().map(|_, (shape, dtype)| Layout::dense(shape, *dtype)))?;
     described
         .try_map(|name, (shape, dtype)| runtime.check_size(gradient_name(name), dtype, &shape))?;
     let plan = DevicePlan::upload(runtime, AppendPlan::new(schedule, &geometry)?)?;
@@ -54,7 +54,7 @@ pub fn allocate_backward(
 }
 
 /// Records the adjoint. `gradients` are those of an append's arrays: the cache's are read, the new rows' are written,
-/// every element of them.
+/// every element of them. These may be views: with any distance between rows, where halves lie in whole words.
 ///
 /// # Errors
 /// As [`record`](super::record).
@@ -64,8 +64,8 @@ pub fn record_backward(
     plan: &DevicePlan,
 ) -> Result<()> {
     use paged_append_backward::Push;
-    let described = gradients.as_ref().map(|_, t| (t.shape(), t.dtype()));
-    let launches = launches_backward(&described, &plan.plan, Target::of(recorder.runtime()))?;
+    let layouts = gradients.as_ref().map(|_, t| t.into());
+    let launches = launches_backward(&layouts, &plan.plan, Target::of(recorder.runtime()))?;
     let push = Push { rows: narrow("queries", plan.plan.queries())?, ..Push::default() };
     for (launch, [(_, target), (_, gradient)]) in launches.iter().zip(gradients.parts()) {
         launch.record(recorder, |access| Push {
@@ -78,28 +78,35 @@ pub fn record_backward(
     Ok(())
 }
 
-/// What the adjoint launches, in order, without a device: `gradients` are the shapes and element types of an append's
-/// arrays.
+/// What the adjoint launches, in order, without a device: `gradients` are the layouts of the gradients of an
+/// append's arrays.
 ///
 /// # Errors
 /// As [`record_backward`], but for what the device reports.
 pub fn launches_backward(
-    gradients: &AppendInputs<(&[usize], Dtype)>,
+    gradients: &AppendInputs<Layout<'_>>,
     plan: &AppendPlan,
     target: Target,
 ) -> Result<Vec<Launch>> {
     plan.check_call(&check_gradients(gradients)?)?;
-    let launch = |array: &'static str, (shape, dtype): (&[usize], Dtype)| {
-        let width = shape[1..].iter().product::<usize>();
+    let launch = |array: &'static str, new: Layout<'_>| {
+        let (array, width) = (gradient_name(array), width(&new));
+        let rows = new.rows(array, 2)?;
+        let mut words = plan.queries() * width;
+        if new.dtype().is_half() {
+            if !new.is_whole_words(rows, 2) && rows.stride as usize != width {
+                return Err(new.refuse(array, "no gaps, or rows that are whole words"));
+            }
+            words = (rows.first as usize % 2 + words).div_ceil(2);
+        }
         let constants = paged_append_backward::Constants {
             lanes: target.lanes,
             width: narrow("elements of a slot", width)?,
-            target_first: 0,
-            target_stride: narrow("elements of a slot", width)?,
+            target_first: rows.first,
+            target_stride: rows.stride,
         };
-        let words = (plan.queries() * width).div_ceil(if dtype.is_half() { 2 } else { 1 });
         Ok(Launch {
-            kernel: for_dtype(&paged_append_backward::F32, gradient_name(array), dtype)?,
+            kernel: for_dtype(&paged_append_backward::F32, array, new.dtype())?,
             constants: constants.words(),
             groups: [words.div_ceil(target.lanes as usize), 1],
         })

@@ -5,8 +5,7 @@ use std::convert::Infallible;
 use super::super::geometry::{axes, fail};
 use super::super::{Geometry, MAX_DIM, MAX_POSITION_DIM};
 use crate::error::{Error, Result};
-use crate::host::Dtype;
-use crate::kernels::{expect_dtype, for_dtype};
+use crate::kernels::{Layout, expect_dtype, for_dtype};
 use crate::manifest::paged_append;
 
 /// The two arrays of a paged cache.
@@ -222,22 +221,27 @@ impl Geometry {
     }
 }
 
-/// The sizes of arrays that all have one element type, which the kernels take.
-pub(super) fn check(inputs: &AppendInputs<(&[usize], Dtype)>) -> Result<Geometry> {
-    let [[(name, &(_, dtype)), _], _] = inputs.parts();
+/// The sizes of arrays that all have one element type, which the kernels take; the cache without gaps.
+pub(super) fn check(inputs: &AppendInputs<Layout<'_>>) -> Result<Geometry> {
+    let [[(name, layout), _], _] = inputs.parts();
+    let dtype = layout.dtype();
     for_dtype(&paged_append::F32, name, dtype)?;
-    inputs.try_map(|name, (_, found)| expect_dtype(name, found, dtype))?;
-    Geometry::of_append(&inputs.map(|_, (shape, _)| shape))
+    inputs.try_map(|name, layout| expect_dtype(name, layout.dtype(), dtype))?;
+    inputs.cache().try_map(|name, layout| layout.expect_dense(name))?;
+    Geometry::of_append(&inputs.map(|_, layout| layout.shape()))
 }
 
 /// The same of gradients, which errors call by their own names.
-pub(super) fn check_gradients(gradients: &AppendInputs<(&[usize], Dtype)>) -> Result<Geometry> {
+pub(super) fn check_gradients(gradients: &AppendInputs<Layout<'_>>) -> Result<Geometry> {
     check(gradients).map_err(|error| match error {
         Error::Shape { array, expected, found } => {
             Error::Shape { array: gradient_name(array), expected, found }
         }
         Error::Dtype { array, expected, found } => {
             Error::Dtype { array: format!("{array}_gradient"), expected, found }
+        }
+        Error::Layout { array, expected, found } => {
+            Error::Layout { array: gradient_name(array), expected, found }
         }
         other => other,
     })

@@ -35,9 +35,9 @@ pub use plan::AppendPlan;
 
 use super::Schedule;
 use crate::error::Result;
-use crate::host::{Dtype, HostTensor};
+use crate::host::HostTensor;
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Run, Target, for_dtype};
+use crate::kernels::{Launch, Layout, Run, Target, for_dtype};
 use crate::manifest::paged_append;
 use crate::runtime::{Recorder, Runtime, Tensor};
 use arrays::check;
@@ -78,7 +78,7 @@ pub fn run(
     inputs: &AppendInputs<HostTensor>,
     schedule: &Schedule,
 ) -> Result<Run<Cache<HostTensor>>> {
-    let geometry = check(&inputs.as_ref().map(|_, t| (t.shape(), t.dtype())))?;
+    let geometry = check(&inputs.as_ref().map(|_, t| t.into()))?;
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = DevicePlan::upload(runtime, AppendPlan::new(schedule, &geometry)?)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
@@ -92,7 +92,8 @@ pub fn run(
     })
 }
 
-/// Records the append: the tensors of the cache are written in place, in the slots of the rows alone.
+/// Records the append: the tensors of the cache are written in place, in the slots of the rows alone. The new rows may be
+/// views with any distance between rows, such as a part of packed q, k and v.
 ///
 /// # Errors
 /// A shape or element type that does not fit, before anything is recorded; then what pipeline creation reports.
@@ -102,8 +103,8 @@ pub fn record(
     plan: &DevicePlan,
 ) -> Result<()> {
     use paged_append::Push;
-    let described = inputs.as_ref().map(|_, t| (t.shape(), t.dtype()));
-    let launches = launches(&described, &plan.plan, Target::of(recorder.runtime()))?;
+    let layouts = inputs.as_ref().map(|_, t| t.into());
+    let launches = launches(&layouts, &plan.plan, Target::of(recorder.runtime()))?;
     let push = Push {
         rows: narrow("queries", plan.plan.queries())?,
         pairs: narrow("pairs of slots", plan.plan.pairs())?,
@@ -120,35 +121,40 @@ pub fn record(
     Ok(())
 }
 
-/// What an append launches, in order, without a device: `inputs` are the arrays' shapes and element types.
+/// What an append launches, in order, without a device: `inputs` are the layouts of the arrays.
 ///
 /// # Errors
 /// As [`record`], but for what the device reports.
 pub fn launches(
-    inputs: &AppendInputs<(&[usize], Dtype)>,
+    inputs: &AppendInputs<Layout<'_>>,
     plan: &AppendPlan,
     target: Target,
 ) -> Result<Vec<Launch>> {
     plan.check_call(&check(inputs)?)?;
-    let launch = |array: &'static str, (shape, dtype): (&[usize], Dtype)| {
-        let width = shape[1..].iter().product::<usize>();
+    let launch = |array: &'static str, new: Layout<'_>| {
+        let (width, rows) = (width(&new), new.rows(array, 2)?);
         let constants = paged_append::Constants {
             lanes: target.lanes,
             width: narrow("elements of a slot", width)?,
-            new_first: 0,
-            new_stride: narrow("elements of a slot", width)?,
+            new_first: rows.first,
+            new_stride: rows.stride,
         };
         // A pair of slots of halves is as many words as a slot has elements.
-        let words = match (dtype.is_half(), width % 2) {
+        let words = match (new.dtype().is_half(), width % 2) {
             (false, _) => plan.queries() * width,
             (true, 0) => plan.queries() * width / 2,
             (true, _) => plan.pairs() * width,
         };
         Ok(Launch {
-            kernel: for_dtype(&paged_append::F32, array, dtype)?,
+            kernel: for_dtype(&paged_append::F32, array, new.dtype())?,
             constants: constants.words(),
             groups: [words.div_ceil(target.lanes as usize), 1],
         })
     };
     inputs.parts().into_iter().map(|[(name, &new), _]| launch(name, new)).collect()
+}
+
+/// Elements of a row, and of a slot.
+fn width(new: &Layout<'_>) -> usize {
+    new.shape().iter().skip(1).product()
 }
