@@ -32,7 +32,7 @@ fn pack(runtime: &Runtime, dtype: Dtype, values: &[f32], beside: u32) -> Vec<u16
     let groups = [values.len().div_ceil(2 * lanes as usize), 1];
     let kernel = kernel("pack", dtype.name()).unwrap();
     // SAFETY: both tensors hold the elements.
-    unsafe { recorder.dispatch(kernel, &[lanes], groups, push) }.unwrap();
+    unsafe { recorder.dispatch(kernel, &[lanes, 0], groups, push) }.unwrap();
     recorder.submit().unwrap().wait().unwrap();
     bytemuck::allocation::pod_collect_to_vec(runtime.download(&target).unwrap().bytes())
 }

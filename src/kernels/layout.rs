@@ -20,7 +20,7 @@ pub struct Layout<'a> {
 }
 
 /// An array as rows at one distance, each without gaps; in elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Rows {
     /// Where the first row begins in its binding.
     pub(super) first: u32,

@@ -7,11 +7,17 @@ use crate::kernels::index_range::narrow;
 use crate::manifest::pack;
 use crate::runtime::{Recorder, Tensor};
 
-/// Packs `elements` elements into a tensor of `dtype`, called `array`.
-pub(super) fn launch(array: &str, dtype: Dtype, elements: usize, target: Target) -> Result<Launch> {
+/// Packs `elements` elements into a tensor of `dtype`, called `array`, or adds them to what it holds.
+pub(super) fn launch(
+    array: &str,
+    dtype: Dtype,
+    elements: usize,
+    accumulate: bool,
+    target: Target,
+) -> Result<Launch> {
     Ok(Launch {
         kernel: for_dtype(&pack::F16, array, dtype)?,
-        constants: pack::Constants { lanes: target.lanes }.words(),
+        constants: pack::Constants { lanes: target.lanes, accumulate }.words(),
         groups: [elements.div_ceil(2 * target.lanes as usize), 1],
     })
 }

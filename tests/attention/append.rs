@@ -280,8 +280,8 @@ pub(crate) fn appends_from_packed_rows(runtime: &Runtime) {
             };
             let (new_k, new_v) = (part(before, dim), part(before + widths[0], sizes.value_dim));
             let [new_k_host, new_v_host] = [&new_k, &new_v].map(|t| runtime.download(t).unwrap());
-            let cache = host.cache().named();
-            let [k, v] = cache.map(|(name, t)| (runtime.upload(name, t).unwrap(), *t));
+            let parts = host.cache();
+            let [k, v] = parts.named().map(|(name, t)| (runtime.upload(name, t).unwrap(), *t));
             let views = AppendInputs::Separate { new_k, new_v, k: k.0, v: v.0 };
             let host = AppendInputs::Separate {
                 new_k: new_k_host,

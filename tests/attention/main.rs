@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod accumulate;
 mod accuracy;
 mod append;
 mod bits;
@@ -72,6 +73,23 @@ fn main() -> std::process::ExitCode {
         gpu::trial("half_dims", halves::half_dims),
         gpu::trial("half_settings_share_bits", halves::half_settings_share_bits),
         gpu::trial("half_sums_are_wide", halves::half_sums_are_wide),
+        gpu::trial("gradients_are_added_to_old_ones", accumulate::gradients_are_added_to_old_ones),
+        gpu::trial(
+            "accumulation_is_close_to_float64",
+            accumulate::accumulation_is_close_to_float64,
+        ),
+        gpu::trial(
+            "accumulating_settings_share_bits",
+            accumulate::accumulating_settings_share_bits,
+        ),
+        gpu::trial(
+            "accumulate_refuses_old_values_that_do_not_fit",
+            accumulate::old_values_that_do_not_fit_are_refused,
+        ),
+        gpu::trial(
+            "accumulated_pages_are_not_cleared",
+            accumulate::accumulated_pages_are_not_cleared,
+        ),
         gpu::trial("appends_are_copies", append::appends_are_copies),
         gpu::trial("appends_from_packed_rows", append::appends_from_packed_rows),
         gpu::trial(

@@ -73,6 +73,9 @@ impl Gradients {
     /// Every gradient that the mode has.
     pub const ALL: Self = Self(u8::MAX);
 
+    /// None.
+    pub const NONE: Self = Self(0);
+
     /// The set of the gradients given.
     pub fn only(gradients: &[Gradient]) -> Self {
         Self(gradients.iter().fold(0, |bits, &g| bits | bit(g)))
@@ -81,6 +84,11 @@ impl Gradients {
     /// Whether the set holds `gradient`.
     pub const fn contains(self, gradient: Gradient) -> bool {
         self.0 & bit(gradient) != 0
+    }
+
+    /// Whether each member is one of `others`, too.
+    pub const fn is_within(self, others: Self) -> bool {
+        self.0 & !others.0 == 0
     }
 
     /// Whether the set holds one of the history kernel's gradients.

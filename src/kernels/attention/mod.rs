@@ -242,6 +242,9 @@ pub struct Options {
     pub scale: f32,
     /// Which gradients to compute.
     pub gradients: Gradients,
+    /// Which of them are added to what their tensors hold, rounded once; [`Gradients::ALL`] is all that are computed. Where
+    /// the gradient is 0, the old bits stay.
+    pub accumulate: Gradients,
     /// Skip rows that cannot see a token.
     pub prune_queries: bool,
     /// Keep a slot's key, value and position row in registers.
@@ -253,17 +256,40 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults: causal, all gradients, pruned, not cached, not compacted, blocks of 32 rows.
+    /// The defaults: causal, all gradients, none added to old ones, pruned, not cached, not compacted, blocks of 32 rows.
     pub fn new(scale: f32) -> Self {
         Self {
             causal: true,
             scale,
             gradients: Gradients::ALL,
+            accumulate: Gradients::NONE,
             prune_queries: true,
             cache_history: false,
             compact_history: false,
             query_block_rows: 32,
         }
+    }
+
+    /// The gradients to compute, where `exists` says which there are, and which of them are added to old values.
+    ///
+    /// # Errors
+    /// What [`Gradients::resolve`] reports; [`Error::Parameter`] when a gradient is to be accumulated but not computed.
+    pub(crate) fn resolve(
+        &self,
+        exists: impl Fn(Gradient) -> bool,
+    ) -> Result<(Gradients, Gradients)> {
+        let gradients = self.gradients.resolve(exists)?;
+        let accumulate =
+            if self.accumulate == Gradients::ALL { gradients } else { self.accumulate };
+        if accumulate.is_within(gradients) {
+            return Ok((gradients, accumulate));
+        }
+        let names = |set: Gradients| set.iter().map(Gradient::name).collect::<Vec<_>>().join(", ");
+        Err(Error::Parameter {
+            name: "accumulate",
+            expected: format!("gradients that are computed: {}", names(gradients)),
+            found: names(accumulate),
+        })
     }
 
     /// Checks the ranges of the scale and of the block of rows; the gradients are for [`Gradients::resolve`].

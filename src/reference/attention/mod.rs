@@ -5,7 +5,7 @@
 use ndarray::ArrayD;
 
 use super::{add_scaled, array, dot, row_major};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::attention::{
     BackwardInputs, BackwardOutputs, ForwardInputs, ForwardOutputs, Geometry, Gradient, Options,
     Plan, Schedule,
@@ -100,6 +100,32 @@ pub fn backward(
         gradients: pass.sums.into_arrays(&geometry)?,
         statistics: array("statistics", &geometry.statistics_shape(), statistics)?,
     })
+}
+
+/// As [`backward`], each gradient of `onto` added to the old values there, in float64.
+///
+/// # Errors
+/// As [`backward`]; [`Error::Shape`] for old values of another shape than their gradient.
+pub fn backward_onto(
+    inputs: &BackwardInputs<ArrayD<f64>>,
+    schedule: &Schedule,
+    options: &Options,
+    onto: &[(Gradient, ArrayD<f64>)],
+) -> Result<BackwardOutputs<ArrayD<f64>>> {
+    let mut outputs = backward(inputs, schedule, options)?;
+    for (gradient, sum) in &mut outputs.gradients {
+        for (_, old) in onto.iter().filter(|(g, _)| g == gradient) {
+            if old.shape() != sum.shape() {
+                return Err(Error::Shape {
+                    array: gradient.output_name(),
+                    expected: format!("{:?}", sum.shape()),
+                    found: old.shape().to_vec(),
+                });
+            }
+            *sum += old;
+        }
+    }
+    Ok(outputs)
 }
 
 fn check(

@@ -2,8 +2,9 @@
 
 use super::super::{BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan};
 use crate::error::{Error, Result};
-use crate::host::Dtype;
+use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
+use crate::kernels::layout::Rows;
 use crate::kernels::{Launch, Layout, Target, expect_dtype, expect_tensor, for_dtype, pack};
 use crate::manifest::{clear_pages, history_backward, query_backward};
 use crate::runtime::{Runtime, Tensor};
@@ -15,7 +16,21 @@ pub(super) struct Call {
     /// Of all arrays but the statistics, which are f32.
     dtype: Dtype,
     pub(super) gradients: Gradients,
+    /// Those of them that are added to what their tensors hold.
+    accumulate: Gradients,
     given_output: bool,
+    rows: RowsOf,
+}
+
+/// How the arrays that may be views lie. What the call lacks is nowhere.
+#[derive(Default)]
+struct RowsOf {
+    q: Rows,
+    q_position: Rows,
+    output_gradient: Rows,
+    output: Rows,
+    q_gradient: Rows,
+    q_position_gradient: Rows,
 }
 
 /// What a launch is for.
@@ -41,15 +56,15 @@ impl Call {
         for_dtype(&query_backward::F32, "q", dtype)?;
         inputs.try_map(|name, layout| {
             let expected = if name == "statistics" { Dtype::F32 } else { dtype };
-            expect_dtype(name, layout.dtype(), expected)?;
-            layout.expect_dense(name)
+            expect_dtype(name, layout.dtype(), expected)
         })?;
         let geometry = Geometry::of_backward(&inputs.map(|_, layout| layout.shape()))?;
         options.check()?;
         plan.check_call("paged-attention-backward", &geometry, options.causal)?;
-        let gradients = options.gradients.resolve(|g| g.exists(geometry.is_mla()))?;
+        let (gradients, accumulate) = options.resolve(|g| g.exists(geometry.is_mla()))?;
         let given_output = inputs.output.is_some();
-        Ok(Self { geometry, options: *options, dtype, gradients, given_output })
+        let rows = RowsOf::new(inputs, &geometry)?;
+        Ok(Self { geometry, options: *options, dtype, gradients, accumulate, given_output, rows })
     }
 
     /// Whether the kernels leave f32 gradients to be packed: a row of halves that is no whole number of words shares
@@ -59,8 +74,8 @@ impl Call {
         self.dtype.is_half() && [key_dim, value_dim, position_dim].iter().any(|d| d % 2 == 1)
     }
 
-    /// Whether the outputs are those of this call.
-    pub(super) fn check_outputs(&self, outputs: &BackwardOutputs<Tensor>) -> Result<()> {
+    /// Whether the outputs are those of this call; from here on the launches write to where they lie.
+    pub(super) fn set_outputs(&mut self, outputs: &BackwardOutputs<Tensor>) -> Result<()> {
         let listed = outputs.gradients.iter().map(|&(g, _)| g).collect::<Vec<_>>();
         if Gradients::only(&listed) != self.gradients {
             return Err(Error::Parameter {
@@ -70,11 +85,39 @@ impl Call {
             });
         }
         for (g, tensor) in &outputs.gradients {
-            let shape = self.geometry.gradient_shape(*g);
-            expect_tensor(g.output_name(), tensor, self.dtype, &shape)?;
+            let (name, layout) = (g.output_name(), Layout::from(tensor));
+            self.check_gradient(*g, layout)?;
+            if g.is_history() || self.is_wide() {
+                layout.expect_dense(name)?;
+                continue;
+            }
+            let rows = layout.rows(name, 2)?;
+            if !layout.is_whole_words(rows, 2) {
+                return Err(layout.refuse(name, "rows of halves that are whole words"));
+            }
+            match g {
+                Gradient::QPosition => self.rows.q_position_gradient = rows,
+                _ => self.rows.q_gradient = rows,
+            }
         }
         let shape = self.geometry.statistics_shape();
         expect_tensor("statistics", &outputs.statistics, Dtype::F32, &shape)
+    }
+
+    /// Whether an array can be a gradient of this call.
+    fn check_gradient(&self, gradient: Gradient, layout: Layout<'_>) -> Result<()> {
+        let (array, expected) = (gradient.output_name(), self.geometry.gradient_shape(gradient));
+        expect_dtype(array, layout.dtype(), self.dtype)?;
+        if layout.shape() == expected {
+            return Ok(());
+        }
+        let (expected, found) = (format!("{expected:?}"), layout.shape().to_vec());
+        Err(Error::Shape { array, expected, found })
+    }
+
+    /// Whether a gradient can be added to an array.
+    pub(super) fn check_old(&self, gradient: Gradient, old: &HostTensor) -> Result<()> {
+        self.check_gradient(gradient, old.into())
     }
 
     /// The element type of the gradients as the kernels write them.
@@ -103,19 +146,27 @@ impl Call {
         }
         if self.gradients.any_history() {
             if self.options.compact_history {
-                let history = self.gradients.iter().filter(|g| g.is_history());
-                launches.extend(history.map(|g| (Step::Clear(g), clear(plan, target))));
+                let cleared = |g: &Gradient| g.is_history() && !self.adds(*g);
+                let cleared = self.gradients.iter().filter(cleared);
+                launches.extend(cleared.map(|g| (Step::Clear(g), clear(plan, target))));
             }
             launches.push((Step::History, self.history(plan, target)?));
         }
         if self.is_wide() {
             for g in self.gradients.iter() {
                 let elements = self.geometry.gradient_shape(g).iter().product();
-                let launch = pack::launch(g.output_name(), self.dtype, elements, target)?;
+                let accumulate = self.accumulate.contains(g);
+                let launch =
+                    pack::launch(g.output_name(), self.dtype, elements, accumulate, target)?;
                 launches.push((Step::Pack(g), launch));
             }
         }
         Ok(launches)
+    }
+
+    /// Whether the kernel that sums a gradient adds it to what is there; in f32 scratch there is nothing.
+    fn adds(&self, gradient: Gradient) -> bool {
+        self.accumulate.contains(gradient) && !self.is_wide()
     }
 
     /// Words of one page of a gradient, as the kernels write it.
@@ -139,6 +190,20 @@ impl Call {
             given_output: self.given_output,
             need_q: self.gradients.contains(Gradient::Q),
             need_q_position: self.gradients.contains(Gradient::QPosition),
+            accumulate_q: self.adds(Gradient::Q),
+            accumulate_q_position: self.adds(Gradient::QPosition),
+            q_first: self.rows.q.first,
+            q_stride: self.rows.q.stride,
+            q_position_first: self.rows.q_position.first,
+            q_position_stride: self.rows.q_position.stride,
+            output_gradient_first: self.rows.output_gradient.first,
+            output_gradient_stride: self.rows.output_gradient.stride,
+            output_first: self.rows.output.first,
+            output_stride: self.rows.output.stride,
+            q_gradient_first: self.rows.q_gradient.first,
+            q_gradient_stride: self.rows.q_gradient.stride,
+            q_position_gradient_first: self.rows.q_position_gradient.first,
+            q_position_gradient_stride: self.rows.q_position_gradient.stride,
         };
         Ok(Launch {
             kernel: for_dtype(&query_backward::F32, "q", self.dtype)?,
@@ -165,6 +230,15 @@ impl Call {
             cache_history: options.cache_history,
             compact_history: options.compact_history,
             query_block_rows: plan.query_block_rows(),
+            accumulate_key: self.adds(Gradient::K) || self.adds(Gradient::Latent),
+            accumulate_value: self.adds(Gradient::V),
+            accumulate_position: self.adds(Gradient::KPosition),
+            q_first: self.rows.q.first,
+            q_stride: self.rows.q.stride,
+            q_position_first: self.rows.q_position.first,
+            q_position_stride: self.rows.q_position.stride,
+            output_gradient_first: self.rows.output_gradient.first,
+            output_gradient_stride: self.rows.output_gradient.stride,
         };
         let slots = match options.compact_history {
             true => plan.active_pages().len() * geometry.page_size,
@@ -180,6 +254,30 @@ impl Call {
     /// Without positions the kernels still need a legal array size.
     fn position_dim(&self) -> Result<u32> {
         narrow("position_dim", self.geometry.position_dim.max(1))
+    }
+}
+
+impl RowsOf {
+    /// The inputs as they lie, and outputs of their own.
+    fn new(inputs: &BackwardInputs<Layout<'_>>, geometry: &Geometry) -> Result<Self> {
+        let mut rows = Self::default();
+        inputs.try_map(|name, layout| {
+            let place = match name {
+                "q" => &mut rows.q,
+                "q_position" => &mut rows.q_position,
+                "output_gradient" => &mut rows.output_gradient,
+                "output" => &mut rows.output,
+                _ => return layout.expect_dense(name),
+            };
+            *place = layout.rows(name, 2)?;
+            Ok(())
+        })?;
+        let own = |g: Gradient| {
+            Layout::dense(&geometry.gradient_shape(g), Dtype::F32).rows(g.output_name(), 2)
+        };
+        rows.q_gradient = own(Gradient::Q)?;
+        rows.q_position_gradient = own(Gradient::QPosition)?;
+        Ok(rows)
     }
 }
 

@@ -46,7 +46,7 @@ use super::{
     BackwardInputs, BackwardOutputs, DevicePlan, Geometry, Gradient, Gradients, Options, Plan,
     Schedule,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::{Launch, Layout, Run, Target};
 use crate::runtime::{Recorder, Runtime, Tensor};
@@ -62,15 +62,40 @@ pub fn run(
     schedule: &Schedule,
     options: &Options,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
+    run_onto(runtime, inputs, schedule, options, &[])
+}
+
+/// As [`run`], with gradients to add to: each listed one comes back as `round(old + sum)`, rounded once, and with its old
+/// bits where the sum is 0. [`Options::accumulate`] names those listed, or none.
+///
+/// # Errors
+/// As [`run`]; an old value of another shape or element type than the gradient, of a gradient that is not asked for, or a
+/// missing one.
+pub fn run_onto(
+    runtime: &Runtime,
+    inputs: &BackwardInputs<HostTensor>,
+    schedule: &Schedule,
+    options: &Options,
+    onto: &[(Gradient, HostTensor)],
+) -> Result<Run<BackwardOutputs<HostTensor>>> {
+    let options = &accumulating(options, onto)?;
     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
     let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan, options)?;
     call.check_sizes(runtime, &plan)?;
+    for (gradient, old) in onto {
+        call.check_old(*gradient, old)?;
+    }
     let plan = DevicePlan::upload(runtime, plan)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &inputs, options)?;
+    for (gradient, tensor) in &outputs.gradients {
+        if let Some((_, old)) = onto.iter().find(|(g, _)| g == gradient) {
+            runtime.write(tensor, old.bytes())?;
+        }
+    }
     let mut recorder = runtime.recorder()?;
     record(&mut recorder, &inputs, &plan, options, &outputs)?;
     let submission = recorder.submit()?;
@@ -82,6 +107,22 @@ pub fn run(
             statistics: runtime.download(&outputs.statistics)?,
         },
         timings: submission.timings()?,
+    })
+}
+
+/// The options with those gradients accumulated that there are old values of.
+fn accumulating(options: &Options, onto: &[(Gradient, HostTensor)]) -> Result<Options> {
+    let listed = onto.iter().map(|(g, _)| *g).collect::<Vec<_>>();
+    let accumulate = Gradients::only(&listed);
+    if accumulate.iter().count() == onto.len()
+        && (options.accumulate == accumulate || options.accumulate == Gradients::NONE)
+    {
+        return Ok(Options { accumulate, ..*options });
+    }
+    Err(Error::Parameter {
+        name: "accumulate",
+        expected: format!("the gradients that have old values, {listed:?}, each once"),
+        found: format!("{:?}", options.accumulate.iter().collect::<Vec<_>>()),
     })
 }
 
@@ -118,7 +159,10 @@ fn gradient_tensors(
 
 /// Records the kernels that the gradients asked for need. Without a query gradient and with complete
 /// statistics given, that is the history kernel alone; without a history gradient, the query kernel alone.
-/// Every element of every output is written.
+/// Every element of every output is written; to an accumulated gradient the sum is added.
+///
+/// `q`, `q_position`, `output_gradient`, `output` and the gradients of the first two may be views whose rows lie at any
+/// distance, as in packed q, k and v; those written as halves lie in whole words. All else is without gaps.
 ///
 /// # Errors
 /// A shape, element type or option that does not fit, before anything is recorded; then whatever
@@ -130,8 +174,8 @@ pub fn record(
     options: &Options,
     outputs: &BackwardOutputs<Tensor>,
 ) -> Result<()> {
-    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan.plan, options)?;
-    call.check_outputs(outputs)?;
+    let mut call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan.plan, options)?;
+    call.set_outputs(outputs)?;
     let runtime = recorder.runtime();
     let scratch = match call.is_wide() {
         true => gradient_tensors(runtime, &call.geometry, call.gradients, Dtype::F32)?,

@@ -47,7 +47,7 @@ impl Launches {
         let copies = if packed.wide { Copies::ALL } else { copies };
         let to = BackwardOutputs { projected_gradient: packed.rows, ..to };
         let elements = geometry.rows * geometry.projected_width();
-        let pack = packed.wide.then(|| pack::launch("projected", dtype, elements, target));
+        let pack = packed.wide.then(|| pack::launch("projected", dtype, elements, false, target));
         let row_sum = |chunks| Launch {
             kernel: &mamba3_dt_bias_gradient::F32,
             constants: mamba3_dt_bias_gradient::Constants { lanes }.words(),
