@@ -17,6 +17,7 @@ mod nonfinite;
 mod pages;
 mod sizes;
 mod support;
+mod views;
 
 use common::gpu;
 
@@ -90,6 +91,14 @@ fn main() -> std::process::ExitCode {
             "accumulated_pages_are_not_cleared",
             accumulate::accumulated_pages_are_not_cleared,
         ),
+        gpu::trial(
+            "views_share_bits_with_dense_tensors",
+            views::views_share_bits_with_dense_tensors,
+        ),
+        gpu::trial("views_of_packed_projections", views::packed_projections),
+        gpu::trial("views_that_do_not_fit_are_refused", views::views_that_do_not_fit_are_refused),
+        gpu::trial("views_of_halves_are_read_at_odd_places", views::halves_are_read_at_odd_places),
+        gpu::trial("saved_statistics_leave_one_walk", views::saved_statistics_leave_one_walk),
         gpu::trial("appends_are_copies", append::appends_are_copies),
         gpu::trial("appends_from_packed_rows", append::appends_from_packed_rows),
         gpu::trial(
