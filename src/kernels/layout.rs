@@ -1,7 +1,5 @@
 //! How the arrays of a call lie in memory, before there need be any memory.
 
-#![allow(dead_code)]
-
 use super::index_range::narrow;
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};

@@ -79,7 +79,7 @@ impl Job for AppendJob {
     fn outline(&self) -> Result<Outline> {
         let Geometry { queries, kv_heads, key_dim, value_dim, position_dim, .. } = self.geometry;
         let Geometry { page_size, pages, .. } = self.geometry;
-        let described = self.inputs.as_ref().map(|_, tensor| (tensor.shape(), tensor.dtype()));
+        let layouts = self.inputs.as_ref().map(|_, tensor| tensor.into());
         let mut inputs = 0;
         self.inputs.as_ref().map(|_, tensor| inputs += bytes(tensor));
         Ok(Outline {
@@ -93,7 +93,7 @@ impl Job for AppendJob {
                 ("pages", pages),
                 ("sequences", self.schedule.sequence_lengths.len()),
             ],
-            launches: append::launches(&described, &self.plan, Target::TYPICAL)?,
+            launches: append::launches(&layouts, &self.plan, Target::TYPICAL)?,
             // The cache is written in place.
             bytes: vec![
                 ("inputs", inputs),

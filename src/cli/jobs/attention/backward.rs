@@ -2,8 +2,7 @@
 
 use backslang::kernels::Target;
 use backslang::kernels::attention::{
-    BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan, Schedule,
-    backward,
+    BackwardInputs, BackwardOutputs, Geometry, Gradient, Options, Plan, Schedule, backward,
 };
 use backslang::runtime::{Runtime, Timing};
 use backslang::{Dtype, HostTensor, reference};
@@ -64,7 +63,6 @@ impl AttentionBackwardJob {
         let options = Options {
             causal,
             gradients,
-            accumulate: Gradients::NONE,
             prune_queries: !args.no_prune_queries,
             cache_history: args.cache_history,
             compact_history: args.compact_history,

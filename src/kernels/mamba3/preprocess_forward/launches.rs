@@ -36,7 +36,7 @@ impl Launches {
             // An empty axis may stand beside axes of any size.
             let elements = count(layout.shape());
             fits("elements of an output", elements)?;
-            pack::launch(name, layout.dtype(), elements as usize, target)
+            pack::launch(name, layout.dtype(), elements as usize, false, target)
         });
         let packs = packs.collect::<Result<_>>()?;
         let from = inputs.try_map(|name, layout| place(name, &layout))?;
