@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         gpu::trial("golden_files", golden_files),
         gpu::trial("appended_rows_are_copied", appended_rows_are_copied),
         gpu::trial("a_whole_step_agrees", a_whole_step_agrees),
+        gpu::trial("gradients_are_added_to", gradients_are_added_to),
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
         #[cfg(target_os = "linux")]
@@ -132,6 +133,27 @@ fn a_whole_step_agrees(_: &Runtime) {
             }
         }
     }
+}
+
+/// What is added to comes back as the reference has it, the rest with the bits that it has alone.
+fn gradients_are_added_to(_: &Runtime) {
+    let folder = Folder::sample("history-backward", "--dtype f16");
+    let run = |out: &str, flags: &str| {
+        let out = folder.at(out);
+        json(&format!("history-backward -i {} -o {out}{flags}", folder.at("in")));
+    };
+    run("alone", "");
+    folder.write("in/k_gradient.npy", &folder.read("alone/k_gradient.npy"));
+    run("sum.npz", " --accumulate");
+    run("sum", " --accumulate");
+    run("expected.npz", " --accumulate --device reference");
+    let [found, expected] = ["sum.npz", "expected.npz"].map(|name| Case::open(&folder.at(name)));
+    for name in ["k_gradient", "v_gradient"] {
+        let error = relative_error(&found.array(name), &expected.array(name));
+        assert!(error < 1e-3, "{name}: {error:e}");
+    }
+    assert_eq!(folder.read("sum/v_gradient.npy"), folder.read("alone/v_gradient.npy"));
+    assert_ne!(folder.read("sum/k_gradient.npy"), folder.read("alone/k_gradient.npy"));
 }
 
 fn devices_are_chosen(runtime: &Runtime) {

@@ -205,6 +205,16 @@ impl Inputs {
         Failure::input("missing-array", format!("array `{name}` is missing{hint}"))
     }
 
+    /// The failure for `--accumulate` where none of these arrays is there.
+    pub(crate) fn nothing_to_add_to(&self, names: &[&str]) -> Failure {
+        let names = names.join(", ");
+        let message = format!(
+            "--accumulate: expected one of {names} to add to; the inputs hold {}",
+            self.names()
+        );
+        Failure::input("missing-array", message)
+    }
+
     /// The names of the arrays that were found, or of the first ones of very many.
     fn names(&self) -> String {
         const MOST: usize = 16;

@@ -3,6 +3,7 @@
 #[path = "../common/golden.rs"]
 mod golden;
 
+mod accumulate;
 mod append;
 mod archives;
 mod attention;

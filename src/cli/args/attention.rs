@@ -59,7 +59,8 @@ which are float32, and index arrays, of any integer type):
   in   those of paged-attention (its --help describes them),
        output_gradient [queries, heads, value_dim]
   opt  statistics [queries, heads, 2 or 3] (maximum, denominator, delta),
-       output [queries, heads, value_dim]: both as paged-attention gives them
+       output [queries, heads, value_dim]: both as paged-attention gives them;
+       with --accumulate the gradients to add to, under the names of the outputs
   out  a NAME_gradient like NAME for each gradient: q, k, v, MLA q, latent, q_position, k_position;
        statistics with --save-statistics
   0-d arrays scale and causal set those parameters; a flag overrides them.
@@ -120,6 +121,9 @@ pub(crate) struct HistoryArgs {
     /// `all`, or a comma-separated list of q, k, v, q_position, latent, k_position
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = values::gradients)]
     pub(crate) gradients: Gradients,
+    /// Add to the gradients that the inputs hold under their outputs' names, such as k_gradient; one rounding at the end
+    #[arg(long)]
+    pub(crate) accumulate: bool,
     /// Order of the sums
     #[arg(long, value_enum, default_value_t = Algorithm::Auto)]
     pub(crate) algorithm: Algorithm,

@@ -3,8 +3,8 @@
 mod attention;
 mod mamba3;
 
-use backslang::HostTensor;
 use backslang::runtime::{Runtime, Timing};
+use backslang::{Error, HostTensor};
 
 use super::failure::Result;
 use super::files::{OutputArray, Spelling};
@@ -56,6 +56,15 @@ impl Spellings {
         let found = self.0.iter().find(|(name, _)| *name == output);
         found.map_or(Spelling::LITTLE, |&(_, spelling)| spelling)
     }
+}
+
+/// An old gradient has the shape of the new one.
+fn expect_shape(array: &'static str, tensor: &HostTensor, expected: &[usize]) -> Result<()> {
+    if tensor.shape() == expected {
+        return Ok(());
+    }
+    let (expected, found) = (format!("{expected:?}"), tensor.shape().to_vec());
+    Err(Error::Shape { array, expected, found }.into())
 }
 
 /// A resolved job, and notes on what was ignored.

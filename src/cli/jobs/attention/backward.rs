@@ -2,7 +2,8 @@
 
 use backslang::kernels::Target;
 use backslang::kernels::attention::{
-    BackwardInputs, BackwardOutputs, Geometry, Gradient, Options, Plan, Schedule, backward,
+    BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan, Schedule,
+    backward,
 };
 use backslang::runtime::{Runtime, Timing};
 use backslang::{Dtype, HostTensor, reference};
@@ -11,7 +12,7 @@ use super::{INDICES, PARAMETERS, causal, history, history_names, is_mla, plan_by
 use crate::cli::args::{Algorithm, BackwardArgs, HistoryArgs};
 use crate::cli::failure::{Failure, Result};
 use crate::cli::inputs::Inputs;
-use crate::cli::jobs::{Job, Resolved, Results, Spellings};
+use crate::cli::jobs::{Job, Resolved, Results, Spellings, expect_shape};
 use crate::cli::plan::{Outline, bytes, bytes_of};
 use crate::cli::talk::Talk;
 
@@ -25,6 +26,8 @@ pub(crate) struct AttentionBackwardJob {
     options: Options,
     geometry: Geometry,
     plan: Plan,
+    /// The gradients to add to.
+    onto: Vec<(Gradient, HostTensor)>,
     /// Whether the row statistics are an output too.
     save_statistics: bool,
     spellings: Spellings,
@@ -54,14 +57,19 @@ impl AttentionBackwardJob {
         }
         let mut found = Inputs::open(&args.files.input, talk)?;
         let mla = is_mla(&found)?;
-        let known = [&ARRAYS, history_names(mla), &INDICES, &PARAMETERS].concat();
         let gradients =
             args.gradients.resolve(|g| g.exists(mla) && (g.is_history() || !history_only))?;
+        let old: Vec<_> = gradients.iter().filter(|_| args.accumulate).collect();
+        let names: Vec<_> = old.iter().map(|g| g.output_name()).collect();
+        let known = [&ARRAYS, history_names(mla), &INDICES, &PARAMETERS, &names].concat();
         let causal = causal(&args.scores, &found)?;
         let inputs = arrays(&mut found, mla, &known)?;
         let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, tensor| tensor.shape()))?;
+        let onto = onto(&mut found, &old, &geometry)?;
+        let listed: Vec<_> = onto.iter().map(|(g, _)| *g).collect();
         let options = Options {
             causal,
+            accumulate: Gradients::only(&listed),
             gradients,
             prune_queries: !args.no_prune_queries,
             cache_history: args.cache_history,
@@ -76,7 +84,8 @@ impl AttentionBackwardJob {
         pairs.push(("statistics", "statistics"));
         let spellings = Spellings::new(&found, &pairs);
         let ignored = found.ignored(&known);
-        let job = Self { inputs, schedule, options, geometry, plan, save_statistics, spellings };
+        let job =
+            Self { inputs, schedule, options, geometry, plan, onto, save_statistics, spellings };
         Ok((job, ignored))
     }
 
@@ -98,13 +107,16 @@ impl Job for AttentionBackwardJob {
     }
 
     fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)> {
-        let run = backward::run(runtime, &self.inputs, &self.schedule, &self.options)?;
+        let Self { inputs, schedule, options, onto, .. } = self;
+        let run = backward::run_onto(runtime, inputs, schedule, options, onto)?;
         Ok((self.results(run.outputs), run.timings))
     }
 
     fn on_reference(&self) -> Result<Results> {
         let inputs = self.inputs.as_ref().map(|_, tensor| tensor.to_f64());
-        let outputs = reference::attention::backward(&inputs, &self.schedule, &self.options)?;
+        let onto: Vec<_> = self.onto.iter().map(|(g, old)| (*g, old.to_f64())).collect();
+        let Self { schedule, options, .. } = self;
+        let outputs = reference::attention::backward_onto(&inputs, schedule, options, &onto)?;
         let dtype = self.inputs.q.dtype();
         let gradients = outputs.gradients.iter();
         let gradients = gradients.map(|(g, array)| Ok((*g, HostTensor::from_f64(dtype, array)?)));
@@ -145,4 +157,24 @@ fn arrays(found: &mut Inputs, mla: bool, known: &[&str]) -> Result<BackwardInput
         statistics: found.optional_singles("statistics")?,
         output: found.optional_floats("output")?,
     })
+}
+
+/// Those of the gradients to add to that there are, of which there must be one.
+fn onto(
+    found: &mut Inputs,
+    gradients: &[Gradient],
+    geometry: &Geometry,
+) -> Result<Vec<(Gradient, HostTensor)>> {
+    let mut onto = Vec::new();
+    for &gradient in gradients {
+        let array = gradient.output_name();
+        let Some(tensor) = found.optional_floats(array)? else { continue };
+        expect_shape(array, &tensor, &geometry.gradient_shape(gradient))?;
+        onto.push((gradient, tensor));
+    }
+    if onto.is_empty() && !gradients.is_empty() {
+        let names: Vec<_> = gradients.iter().map(|g| g.output_name()).collect();
+        return Err(found.nothing_to_add_to(&names));
+    }
+    Ok(onto)
 }
