@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod accumulate;
 mod accuracy;
 mod bits;
 mod forward;
@@ -53,6 +54,9 @@ fn main() -> std::process::ExitCode {
         gpu::trial("backward_in_place", views::backward_in_place),
         gpu::trial("forward_in_place", views::forward_in_place),
         gpu::trial("forward_rows_apart", views::forward_rows_apart),
+        gpu::trial("sums_with_old_values", accumulate::sums_with_old_values),
+        gpu::trial("sums_in_place", accumulate::sums_in_place),
+        gpu::trial("wrong_old_values_are_refused", accumulate::wrong_old_values_are_refused),
     ];
     trials.extend(forward::trials());
     gpu::main(trials)

@@ -3,7 +3,7 @@
 use super::super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, dtype_of};
 use super::super::rows::{Copies, Written, place};
 use super::super::workgroup_size;
-use super::DT_BIAS_CHUNK_ROWS;
+use super::{Accumulate, DT_BIAS_CHUNK_ROWS};
 use crate::error::Result;
 use crate::host::Dtype;
 use crate::kernels::index_range::narrow;
@@ -25,7 +25,7 @@ pub(super) fn on_dense(geometry: &Geometry, dtype: Dtype, target: Target) -> Res
     let (inputs, outputs) = (geometry.backward_inputs(), geometry.backward_outputs());
     let inputs = inputs.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
     let outputs = outputs.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
-    Launches::new(geometry, &inputs, &outputs, Copies::ALL, target)
+    Launches::new(geometry, &inputs, &outputs, Copies::ALL, Accumulate::default(), target)
 }
 
 impl Launches {
@@ -34,6 +34,7 @@ impl Launches {
         inputs: &BackwardInputs<Layout<'_>>,
         outputs: &BackwardOutputs<Layout<'_>>,
         copies: Copies,
+        accumulate: Accumulate,
         target: Target,
     ) -> Result<Self> {
         narrow("rows", geometry.rows)?;
@@ -43,26 +44,33 @@ impl Launches {
         let Geometry { inner_size, state_size, heads, rope_angles, .. } = *geometry;
         let slices = [inner_size, state_size, heads, rope_angles];
         let packed = Written::new("projected_gradient", &outputs.projected_gradient, slices)?;
-        // What lies in its slice goes through the scratch as all else.
-        let copies = if packed.wide { Copies::ALL } else { copies };
+        // What lies in its slice goes through the scratch as all else, but is not added to itself.
+        let all = packed.wide && !accumulate.projected_gradient;
+        let copies = if all { Copies::ALL } else { copies };
         let to = BackwardOutputs { projected_gradient: packed.rows, ..to };
         let elements = geometry.rows * geometry.projected_width();
-        let pack = packed.wide.then(|| pack::launch("projected", dtype, elements, false, target));
-        let row_sum = |chunks| Launch {
+        let pack = packed.wide.then(|| {
+            pack::launch("projected", dtype, elements, accumulate.projected_gradient, target)
+        });
+        let row_sum = |chunks, accumulate| Launch {
             kernel: &mamba3_dt_bias_gradient::F32,
-            constants: mamba3_dt_bias_gradient::Constants { lanes }.words(),
+            constants: mamba3_dt_bias_gradient::Constants { lanes, accumulate }.words(),
             groups: [chunks, heads.div_ceil(lanes as usize)],
         };
         Ok(Self {
             copies,
             preprocess: Launch {
                 kernel: for_dtype(&mamba3_preprocess_backward::F32, "projected", dtype)?,
-                constants: constants(&from, &to, packed.wide, copies, target),
+                constants: mamba3_preprocess_backward::Constants {
+                    accumulate: accumulate.projected_gradient,
+                    ..constants(&from, &to, packed.wide, copies, target)
+                }
+                .words(),
                 groups: [geometry.filled_rows(), 1],
             },
             pack: pack.transpose()?,
-            chunk_sums: row_sum(geometry.rows.div_ceil(DT_BIAS_CHUNK_ROWS)),
-            total: row_sum(1),
+            chunk_sums: row_sum(geometry.rows.div_ceil(DT_BIAS_CHUNK_ROWS), false),
+            total: row_sum(1, accumulate.dt_bias_gradient),
         })
     }
 }
@@ -73,7 +81,7 @@ fn constants(
     wide_gradient: bool,
     copies: Copies,
     target: Target,
-) -> Vec<u32> {
+) -> mamba3_preprocess_backward::Constants {
     mamba3_preprocess_backward::Constants {
         lanes: target.lanes,
         workgroup_size: workgroup_size(target),
@@ -105,6 +113,6 @@ fn constants(
         dt_bias_partial_first: to.dt_bias_partial.first,
         dt_bias_partial_stride: to.dt_bias_partial.stride,
         dt_bias_first: from.dt_bias.first,
+        accumulate: false,
     }
-    .words()
 }

@@ -5,7 +5,7 @@ mod row_sum;
 
 use super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, Parameters, dtype_of};
 use super::rows::Copies;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
 use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack};
@@ -20,6 +20,41 @@ pub const DT_BIAS_CHUNK_ROWS: usize = 128;
 /// What errors call the packed gradient before it is rounded to halves of odd widths.
 const SCRATCH: &str = "projected_gradient in f32";
 
+/// Which outputs are added to what their tensors hold: `round(old + new)`, summed in f32 and rounded once; the old bits
+/// where the new value is 0. `dt_bias_partial` is a term, never a sum.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Accumulate {
+    /// All of it but what lies in its slice already, which stays as it is.
+    pub projected_gradient: bool,
+    /// The sum over rows.
+    pub dt_bias_gradient: bool,
+}
+
+/// Old values to add to, for [`run_onto`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Onto {
+    /// `[rows, projected_width]`, of the type of `projected`.
+    pub projected_gradient: Option<HostTensor>,
+    /// `[heads]`, f32.
+    pub dt_bias_gradient: Option<HostTensor>,
+}
+
+impl Onto {
+    /// The outputs that there are old values of.
+    pub fn accumulate(&self) -> Accumulate {
+        Accumulate {
+            projected_gradient: self.projected_gradient.is_some(),
+            dt_bias_gradient: self.dt_bias_gradient.is_some(),
+        }
+    }
+
+    fn named(&self) -> impl Iterator<Item = (&'static str, &HostTensor)> {
+        let projected = self.projected_gradient.as_ref().map(|t| ("projected_gradient", t));
+        let dt_bias = self.dt_bias_gradient.as_ref().map(|t| ("dt_bias_gradient", t));
+        projected.into_iter().chain(dt_bias)
+    }
+}
+
 /// Uploads the inputs, runs both kernels and downloads the outputs.
 ///
 /// # Errors
@@ -29,8 +64,30 @@ pub fn run(
     inputs: &BackwardInputs<HostTensor>,
     parameters: &Parameters,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
+    run_onto(runtime, inputs, parameters, &Onto::default())
+}
+
+/// As [`run`], with old values to add to; see [`Accumulate`].
+///
+/// # Errors
+/// As [`run`]; old values of another shape or element type than their output.
+pub fn run_onto(
+    runtime: &Runtime,
+    inputs: &BackwardInputs<HostTensor>,
+    parameters: &Parameters,
+    onto: &Onto,
+) -> Result<Run<BackwardOutputs<HostTensor>>> {
     let layouts = inputs.as_ref().map(|_, t| t.into());
     let geometry = check(&layouts, parameters)?;
+    let shapes = geometry.backward_outputs();
+    for (array, old) in onto.named() {
+        expect_dtype(array, old.dtype(), dtype_of(array, inputs.projected.dtype()))?;
+        let expected = shapes.named().find(|(name, _)| *name == array).map(|(_, shape)| shape);
+        if let Some(shape) = expected.filter(|shape| shape.as_slice() != old.shape()) {
+            let found = old.shape().to_vec();
+            return Err(Error::Shape { array, expected: format!("{shape:?}"), found });
+        }
+    }
     // No output is larger than the input that it is the gradient of, but for scratch.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     if launches::on_dense(&geometry, inputs.projected.dtype(), Target::of(runtime))?.pack.is_some()
@@ -39,8 +96,13 @@ pub fn run(
     }
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &geometry, inputs.projected.dtype())?;
+    for (array, old) in onto.named() {
+        for (_, tensor) in outputs.named().filter(|(name, _)| *name == array) {
+            runtime.write(tensor, old.bytes())?;
+        }
+    }
     let mut recorder = runtime.recorder()?;
-    record(&mut recorder, &inputs, parameters, &outputs)?;
+    record_onto(&mut recorder, &inputs, parameters, onto.accumulate(), &outputs)?;
     let submission = recorder.submit()?;
     submission.wait()?;
     Ok(Run {
@@ -77,6 +139,20 @@ pub fn record(
     parameters: &Parameters,
     outputs: &BackwardOutputs<Tensor>,
 ) -> Result<()> {
+    record_onto(recorder, inputs, parameters, Accumulate::default(), outputs)
+}
+
+/// As [`record`], adding to what some outputs hold.
+///
+/// # Errors
+/// As [`record`].
+pub fn record_onto(
+    recorder: &mut Recorder<'_>,
+    inputs: &BackwardInputs<Tensor>,
+    parameters: &Parameters,
+    accumulate: Accumulate,
+    outputs: &BackwardOutputs<Tensor>,
+) -> Result<()> {
     let layouts = inputs.as_ref().map(|_, t| t.into());
     let geometry = check(&layouts, parameters)?;
     let dtype = inputs.projected.dtype();
@@ -90,7 +166,8 @@ pub fn record(
     let passed = [z_gradient, x_gradient, trap_gradient, angle_gradient];
     let copies = Copies::new(&geometry.views(packed)?, passed);
     let targets = outputs.as_ref().map(|_, t| t.into());
-    let launches = Launches::new(&geometry, &layouts, &targets, copies, Target::of(runtime))?;
+    let launches =
+        Launches::new(&geometry, &layouts, &targets, copies, accumulate, Target::of(runtime))?;
     let scratch = match launches.pack {
         Some(_) => Some(runtime.tensor(SCRATCH, Dtype::F32, packed.shape())?),
         None => None,
