@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::harness::{ATTENTION, Folder, MLA, npy, reference};
+use crate::harness::{ATTENTION, Folder, MAMBA3, MLA, npy, reference};
 
 const COMMAND: &str = "paged-attention-backward";
 
@@ -46,6 +46,37 @@ fn gradients_that_are_there_are_added_to() {
         run(&folder, command, "sum", "");
         let [once, again] = ["out", "sum"].map(|out| folder.read(&format!("{out}/{added}.npy")));
         assert_eq!(once, again, "{added}");
+    }
+}
+
+#[test]
+fn gradients_of_the_preprocess_are_added_to() {
+    let command = "mamba3-preprocess-backward";
+    for (dtype, name) in
+        [("f32", "projected_gradient"), ("f32", "dt_bias_gradient"), ("bf16", "dt_bias_gradient")]
+    {
+        let folder = Folder::sample(command, &format!("{MAMBA3} --dtype {dtype}"));
+        let flags = format!("--dtype {dtype}");
+        run(&folder, command, "out", &flags);
+        feed(&folder, name);
+        run(&folder, command, "sum", &format!("{flags} --accumulate"));
+        let [once, twice] = ["out", "sum"].map(|out| floats(&folder, &format!("{out}/{name}.npy")));
+        let close = |(a, b): (&f32, &f32)| (2.0 * a - b).abs() <= 3e-7 * a.abs();
+        assert!(once.iter().zip(&twice).all(close), "{name}");
+        let terms = ["out", "sum"].map(|out| folder.read(&format!("{out}/dt_bias_partial.npy")));
+        assert_eq!(terms[0], terms[1]);
+    }
+    for (name, shape, parts) in [
+        ("dt_bias_partial", [6, 4], ["--accumulate", "projected_gradient, dt_bias_gradient"]),
+        ("projected_gradient", [6, 35], ["`projected_gradient`", "[6, 36]"]),
+    ] {
+        let folder = Folder::sample(command, MAMBA3);
+        let data = vec![0; 4 * shape[0] * shape[1]];
+        folder.write(&format!("in/{name}.npy"), &npy("<f4", false, &shape, &data));
+        let words =
+            format!("{command} -i {} -o {} --accumulate", folder.at("in"), folder.at("out"));
+        reference(&words).failed(2, &parts);
+        assert_eq!(folder.names(""), ["in"]);
     }
 }
 

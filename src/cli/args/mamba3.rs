@@ -34,7 +34,8 @@ leading axes may stand for rows):
        z_gradient, x_gradient [rows, inner_size],
        bh_gradient, ch_gradient [rows, bc_rows, state_size],
        dt_gradient, adt_gradient, trap_gradient [rows, heads],
-       angle_gradient [rows, rope_angles]
+       angle_gradient [rows, rope_angles];
+       with --accumulate projected_gradient, dt_bias_gradient or both, to add to
   out  projected_gradient [rows, projected_width],
        dt_bias_partial [rows, heads], dt_bias_gradient [heads]
   0-d arrays epsilon, dt_min, dt_max and a_floor set those parameters; a flag overrides them.
@@ -77,6 +78,10 @@ pub(crate) struct Mamba3BackwardArgs {
     pub(crate) files: FileArgs,
     #[command(flatten)]
     pub(crate) parameters: ParameterArgs,
+
+    /// Add to projected_gradient and dt_bias_gradient where the inputs hold them; one rounding at the end
+    #[arg(long)]
+    pub(crate) accumulate: bool,
 }
 
 /// The parameters of the preprocess.
