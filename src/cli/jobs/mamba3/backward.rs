@@ -85,12 +85,17 @@ impl Job for Mamba3BackwardJob {
     }
 
     fn outline(&self) -> Result<Outline> {
-        let dtype = self.inputs.projected.dtype();
+        let (dtype, accumulate) = (self.inputs.projected.dtype(), self.onto.accumulate());
         let outputs = self.geometry.backward_outputs();
         let output = |(name, shape): (&str, &Vec<usize>)| bytes_of(dtype_of(name, dtype), shape);
         Ok(Outline {
             sizes: sizes(&self.geometry),
-            launches: preprocess_backward::launches(&self.geometry, dtype, Target::TYPICAL)?,
+            launches: preprocess_backward::launches(
+                &self.geometry,
+                dtype,
+                accumulate,
+                Target::TYPICAL,
+            )?,
             bytes: vec![
                 ("inputs", self.inputs.named().map(|(_, tensor)| bytes(tensor)).sum()),
                 ("outputs", outputs.named().map(output).sum()),

@@ -21,11 +21,16 @@ pub(super) struct Launches {
 }
 
 /// Those on arrays without gaps.
-pub(super) fn on_dense(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<Launches> {
+pub(super) fn on_dense(
+    geometry: &Geometry,
+    dtype: Dtype,
+    accumulate: Accumulate,
+    target: Target,
+) -> Result<Launches> {
     let (inputs, outputs) = (geometry.backward_inputs(), geometry.backward_outputs());
     let inputs = inputs.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
     let outputs = outputs.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
-    Launches::new(geometry, &inputs, &outputs, Copies::ALL, Accumulate::default(), target)
+    Launches::new(geometry, &inputs, &outputs, Copies::ALL, accumulate, target)
 }
 
 impl Launches {

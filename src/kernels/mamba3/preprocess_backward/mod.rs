@@ -90,12 +90,12 @@ pub fn run_onto(
     }
     // No output is larger than the input that it is the gradient of, but for scratch.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
-    if launches::on_dense(&geometry, inputs.projected.dtype(), Target::of(runtime))?.pack.is_some()
-    {
+    let (dtype, target) = (inputs.projected.dtype(), Target::of(runtime));
+    if launches::on_dense(&geometry, dtype, onto.accumulate(), target)?.pack.is_some() {
         runtime.check_size(SCRATCH, Dtype::F32, inputs.projected.shape())?;
     }
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
-    let outputs = allocate(runtime, &geometry, inputs.projected.dtype())?;
+    let outputs = allocate(runtime, &geometry, dtype)?;
     for (array, old) in onto.named() {
         for (_, tensor) in outputs.named().filter(|(name, _)| *name == array) {
             runtime.write(tensor, old.bytes())?;
@@ -191,13 +191,19 @@ pub fn record_onto(
 
 /// What a call of these sizes launches on arrays without gaps, where `projected` is of `dtype`: the preprocess; the
 /// packing of its gradient, where a width of halves is odd; the dt_bias sum over chunks of rows, then over the chunks.
+/// `accumulate` as in [`record_onto`].
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge) for sizes beyond the kernels' indices,
 /// [`Error::Dtype`](crate::Error::Dtype) for one that is not a floating-point type.
-pub fn launches(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<Vec<Launch>> {
+pub fn launches(
+    geometry: &Geometry,
+    dtype: Dtype,
+    accumulate: Accumulate,
+    target: Target,
+) -> Result<Vec<Launch>> {
     let Launches { preprocess, pack, chunk_sums, total, .. } =
-        launches::on_dense(geometry, dtype, target)?;
+        launches::on_dense(geometry, dtype, accumulate, target)?;
     Ok([Some(preprocess), pack, Some(chunk_sums), Some(total)].into_iter().flatten().collect())
 }
 
