@@ -2,8 +2,10 @@
 
 use super::cases::{Case, Ways};
 use super::problem::Problem;
+use crate::check::random::Random;
 use crate::check::trial::{Expected, Output, Trial};
 use crate::error::Result;
+use crate::host::HostTensor;
 use crate::kernels::attention::backward::{allocate, record};
 use crate::kernels::attention::{DevicePlan, Gradient, Gradients, Options, Plan};
 use crate::reference;
@@ -14,6 +16,8 @@ pub(super) struct Backward {
     problem: Problem,
     options: Options,
     ways: Ways,
+    /// What gradients are added to.
+    onto: Vec<(Gradient, HostTensor)>,
 }
 
 impl Backward {
@@ -22,8 +26,19 @@ impl Backward {
         let mla = problem.geometry.is_mla();
         let asked = |g: &Gradient| g.exists(mla) && (g.is_history() || !history_only);
         let gradients = Gradient::ALL.into_iter().filter(asked).collect::<Vec<_>>();
-        let options = Options { gradients: Gradients::only(&gradients), ..problem.options };
-        Ok(Self { problem, options, ways: case.ways })
+        let added = if case.accumulate { &gradients[..] } else { &[] };
+        let options = Options {
+            gradients: Gradients::only(&gradients),
+            accumulate: Gradients::only(added),
+            ..problem.options
+        };
+        let (random, dtype) = (&mut Random::new(added.len() as u64), problem.inputs.q.dtype());
+        let old = |g: &Gradient| {
+            let old = random.normals(&problem.geometry.gradient_shape(*g))?;
+            Ok((*g, HostTensor::from_f64(dtype, &old.to_f64())?))
+        };
+        let onto = added.iter().map(old).collect::<Result<_>>()?;
+        Ok(Self { problem, options, ways: case.ways, onto })
     }
 
     /// Whether the statistics are complete among the inputs, hence no output.
@@ -38,7 +53,8 @@ impl Trial for Backward {
     fn expected(&self) -> Result<Vec<Output<Expected>>> {
         let Problem { inputs, schedule, .. } = &self.problem;
         let plain = inputs.as_ref().map(|_, tensor| tensor.to_f64());
-        let outputs = reference::attention::backward(&plain, schedule, &self.options)?;
+        let onto = self.onto.iter().map(|(g, old)| (*g, old.to_f64())).collect::<Vec<_>>();
+        let outputs = reference::attention::backward_onto(&plain, schedule, &self.options, &onto)?;
         let gradients = outputs.gradients.into_iter().map(|(g, array)| (g.output_name(), array));
         let statistics = (!self.has_statistics()).then_some(("statistics", outputs.statistics));
         let named = gradients.chain(statistics);
@@ -75,8 +91,11 @@ impl Trial for Backward {
         let statistics =
             (!self.has_statistics()).then(|| ("statistics", outputs.statistics.clone()));
         let named = gradients.chain(statistics).collect::<Vec<_>>();
-        for (_, tensor) in &named {
-            recorder.fill(tensor, poison)?;
+        for (name, tensor) in &named {
+            match self.onto.iter().find(|(g, _)| g.output_name() == *name) {
+                Some((_, old)) => runtime.write(tensor, old.bytes())?,
+                None => recorder.fill(tensor, poison)?,
+            }
         }
         record(recorder, &inputs, &plan, options, &outputs)?;
         Ok(named)

@@ -25,6 +25,8 @@ pub(super) struct Case {
     pub(super) exact_scores: bool,
     /// What a forward left.
     pub(super) given: Given,
+    /// The gradients are added to what their tensors hold.
+    pub(super) accumulate: bool,
     /// The options that must not change a bit.
     pub(super) ways: Ways,
 }
@@ -80,6 +82,7 @@ pub(super) fn cases(command: Command) -> Vec<Case> {
         amplitude: 1.0,
         exact_scores: false,
         given: Given::Nothing,
+        accumulate: false,
         ways: Ways::Usual,
     };
     let latent = Case { name: "latent history", heads: [4, 1], dims: [32, 32, 8], ..grouped };
@@ -174,6 +177,7 @@ fn backward(grouped: Case, latent: Case) -> Vec<Case> {
         },
         Case { name: "large scores", amplitude: 12.0, ..grouped },
         Case { name: "statistics without delta", given: Given::Statistics, ..grouped },
+        Case { name: "added to old gradients", accumulate: true, ways: Ways::Settings, ..grouped },
         Case { name: "output given", given: Given::Output, ..grouped },
         Case { ways: Ways::Alone, ..latent },
         Case {
@@ -183,6 +187,12 @@ fn backward(grouped: Case, latent: Case) -> Vec<Case> {
             ..unsorted
         },
         Case { name: "latent history, odd widths", dims: [31, 31, 5], ..latent },
+        Case {
+            name: "latent history, odd widths, added",
+            accumulate: true,
+            dims: [31, 31, 5],
+            ..latent
+        },
         Case { name: "no queries", sequences: &[(9, 0)], ..grouped },
         Case { name: "no sequences", sequences: &[], shared_pages: 0, ..grouped },
     ]
