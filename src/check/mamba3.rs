@@ -13,6 +13,7 @@ use super::{Command, DTYPES};
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters, dtype_of};
+use crate::kernels::mamba3::preprocess_backward::Onto;
 use crate::runtime::Runtime;
 
 /// What a case is about, and its sizes and parameters.
@@ -30,6 +31,8 @@ struct Case {
     dtypes: &'static [Dtype],
     /// Also with what passes through in its slice of the packed rows.
     in_place: bool,
+    /// The gradients are added to what their tensors hold.
+    accumulate: bool,
 }
 
 /// Where what passes through lies.
@@ -49,7 +52,14 @@ impl Place {
     }
 }
 
-fn cases() -> Vec<Case> {
+/// The cases of a command: a forward has nothing to add to.
+fn cases(command: Command) -> Vec<Case> {
+    let mut cases = all_cases();
+    cases.retain(|case| !case.accumulate || command != Command::Mamba3Preprocess);
+    cases
+}
+
+fn all_cases() -> Vec<Case> {
     let usual = Case {
         name: "odd widths",
         leading: &[7],
@@ -59,6 +69,7 @@ fn cases() -> Vec<Case> {
         dt_alone: false,
         dtypes: &DTYPES,
         in_place: false,
+        accumulate: false,
     };
     let unclamped = Parameters { dt_min: 0.0, dt_max: f32::INFINITY, ..Parameters::default() };
     vec![
@@ -89,12 +100,20 @@ fn cases() -> Vec<Case> {
         Case { name: "no widths but one", leading: &[5], widths: [0, 0, 0, 3, 0], ..usual },
         Case { name: "no rows", leading: &[0], ..usual },
         Case { in_place: true, ..usual },
+        Case {
+            name: "added to old gradients",
+            leading: &[150],
+            widths: [10, 2, 12, 4, 6],
+            accumulate: true,
+            ..usual
+        },
+        Case { name: "odd widths, added", accumulate: true, ..usual },
     ]
 }
 
-/// The names of the cases.
-pub(super) fn names() -> Vec<&'static str> {
-    cases().iter().map(|case| case.name).collect()
+/// The names of a command's cases.
+pub(super) fn names(command: Command) -> Vec<&'static str> {
+    cases(command).iter().map(|case| case.name).collect()
 }
 
 /// Runs every case of the command that the type can hold.
@@ -104,15 +123,20 @@ pub(super) fn check(
     dtype: Dtype,
     add: &mut dyn FnMut(CaseReport),
 ) -> Result<()> {
-    for (seed, case) in cases().iter().enumerate().filter(|(_, c)| c.dtypes.contains(&dtype)) {
+    let cases = cases(command);
+    for (seed, case) in cases.iter().enumerate().filter(|(_, c)| c.dtypes.contains(&dtype)) {
         let mut report = CaseReport::new(command, dtype, case.name);
-        let inputs = inputs(case, dtype, &mut Random::new(seed as u64))?;
+        let random = &mut Random::new(seed as u64);
+        let inputs = inputs(case, dtype, random)?;
         let Case { parameters, in_place, .. } = *case;
         match command {
             Command::Mamba3Preprocess => {
                 hold(runtime, &Forward::new(&inputs, parameters, in_place)?, &mut report)?;
             }
-            _ => hold(runtime, &Backward { inputs, parameters, in_place }, &mut report)?,
+            _ => {
+                let onto = if case.accumulate { onto(&inputs, random)? } else { Onto::default() };
+                hold(runtime, &Backward { inputs, parameters, onto, in_place }, &mut report)?;
+            }
         }
         add(report);
     }
@@ -144,5 +168,16 @@ fn inputs(case: &Case, dtype: Dtype, random: &mut Random) -> Result<BackwardInpu
             }
         }
         HostTensor::from_f64(dtype_of(name, dtype), &tensor.to_f64())
+    })
+}
+
+/// Random old gradients for these inputs.
+fn onto(inputs: &BackwardInputs<HostTensor>, random: &mut Random) -> Result<Onto> {
+    let mut old = |like: &HostTensor| {
+        HostTensor::from_f64(like.dtype(), &random.normals(like.shape())?.to_f64())
+    };
+    Ok(Onto {
+        projected_gradient: Some(old(&inputs.projected)?),
+        dt_bias_gradient: Some(old(&inputs.dt_bias)?),
     })
 }

@@ -84,7 +84,7 @@ impl FromStr for Command {
 
 /// The names of a command's cases, in the order in which they run.
 pub fn cases(command: Command) -> Vec<&'static str> {
-    if command.is_mamba3() { mamba3::names() } else { attention::names(command) }
+    if command.is_mamba3() { mamba3::names(command) } else { attention::names(command) }
 }
 
 /// Checks the commands for the element types, case after case; `seen` hears of each. Cases whose results a type cannot

@@ -1,17 +1,21 @@
 //! The backward on the inputs of a case.
 
+use ndarray::ArrayD;
+
 use super::Place;
 use crate::check::trial::{Expected, Output, Trial};
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters};
-use crate::kernels::mamba3::preprocess_backward::{allocate, record};
+use crate::kernels::mamba3::preprocess_backward::{Onto, allocate, record_onto};
 use crate::reference;
 use crate::runtime::{Recorder, Runtime, Tensor};
 
 pub(super) struct Backward {
     pub(super) inputs: BackwardInputs<HostTensor>,
     pub(super) parameters: Parameters,
+    /// What gradients are added to; nothing is in its slice then, where it would not be added.
+    pub(super) onto: Onto,
     pub(super) in_place: bool,
 }
 
@@ -21,7 +25,11 @@ impl Trial for Backward {
     fn expected(&self) -> Result<Vec<Output<Expected>>> {
         let plain = self.inputs.as_ref().map(|_, tensor| tensor.to_f64());
         let outputs = reference::mamba3::preprocess_backward(&plain, &self.parameters)?;
-        Ok(outputs.named().map(|(name, array)| (name, Expected::Near(array.clone()))).collect())
+        let added = |(name, array): (&'static str, &ArrayD<f64>)| {
+            let sum = self.old(name).map(|old| array + &old.to_f64());
+            (name, Expected::Near(sum.unwrap_or_else(|| array.clone())))
+        };
+        Ok(outputs.named().map(added).collect())
     }
 
     fn ways(&self) -> Vec<(String, Place)> {
@@ -44,16 +52,27 @@ impl Trial for Backward {
             }
         };
         for (name, tensor) in outputs.named() {
-            if *place == Place::Own || name != "projected_gradient" {
-                recorder.fill(tensor, poison)?;
+            match self.old(name) {
+                Some(old) => runtime.write(tensor, old.bytes())?,
+                None if *place == Place::Slice && name == "projected_gradient" => {}
+                None => recorder.fill(tensor, poison)?,
             }
         }
-        record(recorder, &inputs, &self.parameters, &outputs)?;
+        record_onto(recorder, &inputs, &self.parameters, self.onto.accumulate(), &outputs)?;
         Ok(outputs.named().map(|(name, tensor)| (name, tensor.clone())).collect())
     }
 }
 
 impl Backward {
+    /// What an output is added to.
+    fn old(&self, output: &str) -> Option<&HostTensor> {
+        match output {
+            "projected_gradient" => self.onto.projected_gradient.as_ref(),
+            "dt_bias_gradient" => self.onto.dt_bias_gradient.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The inputs, with those that pass through in their slices of `packed`, which holds `poison` otherwise.
     fn in_slices(
         &self,
