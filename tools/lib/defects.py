@@ -13,7 +13,13 @@ from typing import Dict, NamedTuple, Tuple
 QUERY = "shaders/attention/query_backward.slang"
 HISTORY = "shaders/attention/history_backward.slang"
 FORWARD = "shaders/attention/paged_attention.slang"
+MERGE = "shaders/attention/paged_attention_merge.slang"
+APPEND = "shaders/attention/paged_append.slang"
+APPEND_BACKWARD = "shaders/attention/paged_append_backward.slang"
 PREPROCESS = "shaders/mamba3/preprocess_backward.slang"
+MAMBA3_ROWS = "src/kernels/mamba3/rows.rs"
+CALL = "src/kernels/attention/backward/call.rs"
+HALF = "shaders/shared/half.slang"
 RECORDER = "src/runtime/recorder.rs"
 COMMAND = "src/runtime/raw/command.rs"
 REQUIREMENTS = "src/runtime/raw/requirements.rs"
@@ -40,6 +46,8 @@ class Defect(NamedTuple):
 
 
 ATTENTION, MAMBA3, RUNTIME, SPIRV, UNIT = map(Tests, ("attention", "mamba3", "runtime", "spirv", "lib"))
+
+HALVES = Tests("halves", "rounds_to_nearest_even")
 
 # On the forms of the kernels that the validation layer can look into; the results are right all the same.
 FORMS = ATTENTION._replace(part="golden", cargo=("--features", "forms"))
@@ -68,9 +76,38 @@ DEFECTS = [
     Defect("a score of −∞ spoils the others", "shaders/shared/softmax.slang",
            "return is_minus_infinity(score) ? 0.0 : exact_exp(score - maximum);",
            "return exact_exp(score - maximum);", ATTENTION._replace(part="forward_nonfinite_scores")),
-    Defect("the last chunk is left out", "shaders/attention/paged_attention_merge.slang",
+    Defect("a larger score leaves the denominator as it was", FORWARD, "    denominator *= rescaling;\n", "",
+           ATTENTION._replace(part="forward_golden")),
+    Defect("the last chunk is left out", MERGE,
            "visible / push.chunk_tokens + (visible % push.chunk_tokens > 0 ? 1 : 0)", "visible / push.chunk_tokens",
-           ATTENTION._replace(part="forward_chunks")),
+           ATTENTION._replace(part="forward_chunks_lengths")),
+    Defect("a chunk's denominator is not rescaled", MERGE,
+           "denominator = fma(load_f32(push.chunk_statistics_index, 2 * c + 1), rescaling, denominator);",
+           "denominator += load_f32(push.chunk_statistics_index, 2 * c + 1);",
+           ATTENTION._replace(part="forward_chunks_lengths")),
+    Defect("a row is appended to the next slot", APPEND,
+           "uint target = load_word(push.plan_index, row) * words + word;",
+           "uint target = (load_word(push.plan_index, row) ^ 1) * words + word;",
+           ATTENTION._replace(part="appends_are_copies")),
+    Defect("another row's slot is gathered", APPEND_BACKWARD, "uint slot = load_word(push.plan_index, row);",
+           "uint slot = load_word(push.plan_index, row > 0 ? row - 1 : row);",
+           ATTENTION._replace(part="gather_is_the_adjoint")),
+    Defect("the old gradient is dropped", "shaders/shared/storage.slang", "return value == 0.0 ? old : old + value;",
+           "return value == 0.0 ? old : value;", ATTENTION._replace(part="gradients_are_added")),
+    Defect("the old half is dropped where rows are packed", "shaders/tensor/pack.slang",
+           "E.encode(E.decode(old) + value)", "E.encode(value)", MAMBA3._replace(part="sums_with_old_values")),
+    Defect("f16 is truncated", HALF, "return sign | (rebiased + 0xfffu + ((rebiased >> 13) & 1u)) >> 13;",
+           "return sign | rebiased >> 13;", HALVES),
+    Defect("bf16 is truncated", HALF, "return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;", "return bits >> 16;",
+           HALVES),
+    Defect("the distance of q's rows is ignored", QUERY, "uint q_base = q_first + row * q_stride + head * key_dim;",
+           "uint q_base = q_first + (row * push.heads + head) * key_dim;",
+           ATTENTION._replace(part="views_of_packed_projections")),
+    Defect("the distance of new rows is ignored", APPEND, "uint at = new_first + row * new_stride + i;",
+           "uint at = new_first + row * width + i;", ATTENTION._replace(part="appends_from_packed_rows")),
+    Defect("the distance of packed rows is ignored", "shaders/shared/ssm_row.slang",
+           "return first + row * (stride == 0 ? width : stride);", "return first + row * width;",
+           MAMBA3._replace(part="rows_apart")),
     Defect("the clamp mask is strict", PREPROCESS, "softplus >= push.dt_min", "softplus > push.dt_min", MAMBA3),
     Defect("the sigmoid cancels", "shaders/shared/ssm_math.slang", "return (x >= 0.0 ? 1.0 : e) / (1.0 + e);",
            "return 1.0 - exact_exp(-ssm_softplus(x));", MAMBA3),
@@ -103,14 +140,20 @@ DEFECTS = [
            RUNTIME._replace(part="idle_memory")),
     Defect("uploads do not wait for staging", "src/runtime/transfer.rs", "oldest.wait()?;", "drop(oldest);",
            RUNTIME._replace(part="staging")),
-    Defect("the value gradient is always stored", "src/kernels/attention/backward/call.rs",
+    Defect("the value gradient is always stored", CALL,
            "need_value: need(Gradient::V),", "need_value: true,", ATTENTION._replace(part="unasked")),
+    Defect("pages that are added to are cleared", CALL, "|g: &Gradient| g.is_history() && !self.adds(*g);",
+           "|g: &Gradient| g.is_history();", ATTENTION._replace(part="accumulated_pages")),
+    Defect("z in its place is copied", MAMBA3_ROWS, "z: !z.is_same(&slices.z),", "z: true,",
+           MAMBA3._replace(part="sums_in_place")),
+    Defect("z in a place of its own is not copied", MAMBA3_ROWS, "z: !z.is_same(&slices.z),", "z: false,",
+           MAMBA3._replace(part="passed_through_bits")),
     Defect("the dt_bias chunks have another length", "src/kernels/mamba3/preprocess_backward/mod.rs",
            "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };",
            "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks.saturating_sub(1) };", MAMBA3),
     Defect("a read out of bounds, which the layer sees", QUERY,
-           "q[j] = d < key_dim ? E.load(push.q_index, query * key_dim + d) : 0.0;",
-           "q[j] = E.load(push.q_index, query * key_dim + d);", FIXED_HEAP),
+           "q[j] = d < key_dim ? E.load(push.q_index, q_base + d) : 0.0;", "q[j] = E.load(push.q_index, q_base + d);",
+           FIXED_HEAP),
     Defect("a missing barrier, which the layer sees", RECORDER, "self.recording.commands.barrier(barrier);",
            "let _ = barrier;", PLAIN),
     Defect("stale SPIR-V is taken", "build/committed.rs", "if committed.sources != sources.hash() {", "if false {",
