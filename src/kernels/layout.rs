@@ -22,7 +22,8 @@ pub struct Layout<'a> {
 pub(super) struct Rows {
     /// Where the first row begins in its binding.
     pub(super) first: u32,
-    /// From one row's start to the next one's.
+    /// From one row's start to the next one's: 0 where rows follow each other, so that one variant of a pipeline serves
+    /// all widths (`row_begin` in the shaders).
     pub(super) stride: u32,
 }
 
@@ -50,10 +51,10 @@ impl<'a> Layout<'a> {
         let (outer_shape, row) = self.shape.split_at(self.shape.len().saturating_sub(inner));
         let width = row.iter().product();
         let Some(strides) = self.strides else {
-            return Rows::new(0, width);
+            return Rows::new(0, width, width);
         };
         if self.shape.contains(&0) {
-            return Rows::new(0, width);
+            return Rows::new(0, width, width);
         }
         let (outer, inner) = strides.split_at(outer_shape.len());
         let stride = match strided::runs(outer_shape, outer)[..] {
@@ -68,7 +69,7 @@ impl<'a> Layout<'a> {
             "elements of a view",
             self.first.saturating_add(strided::span(self.shape, strides)),
         )?;
-        Rows::new(self.first, stride)
+        Rows::new(self.first, stride, width)
     }
 
     /// Whether rows of halves begin and end at whole words, where the last `inner` axes are a row.
@@ -119,11 +120,10 @@ impl<'a> From<&'a HostTensor> for Layout<'a> {
 }
 
 impl Rows {
-    fn new(first: usize, stride: usize) -> Result<Self> {
-        Ok(Self {
-            first: narrow("offset of a view", first)?,
-            stride: narrow("stride of a view", stride)?,
-        })
+    fn new(first: usize, stride: usize, width: usize) -> Result<Self> {
+        let (first, stride) =
+            (narrow("offset of a view", first)?, narrow("stride of a view", stride)?);
+        Ok(Self { first, stride: if stride as usize == width { 0 } else { stride } })
     }
 }
 
@@ -139,14 +139,15 @@ mod tests {
     fn rows_have_one_stride_and_no_gaps() {
         let rows =
             |layout: Layout<'_>| layout.rows("x", 2).map(|rows| (rows.first, rows.stride)).ok();
-        assert_eq!(rows(Layout::dense(&[5, 4, 2, 3], Dtype::F32)), Some((0, 6)));
+        assert_eq!(rows(Layout::dense(&[5, 4, 2, 3], Dtype::F32)), Some((0, 0)));
+        assert_eq!(rows(layout(&[5, 4, 2, 3], &[24, 6, 3, 1], 7)), Some((7, 0)));
         assert_eq!(rows(layout(&[5, 4, 2, 3], &[40, 10, 3, 1], 7)), Some((7, 10)));
-        // Of a single row any distance does: that of rows without gaps, so that variants are few.
-        assert_eq!(rows(layout(&[1, 2, 3], &[40, 3, 1], 7)), Some((7, 6)));
-        assert_eq!(rows(layout(&[2, 3], &[3, 1], 7)), Some((7, 6)));
+        // Of a single row any distance does.
+        assert_eq!(rows(layout(&[1, 2, 3], &[40, 3, 1], 7)), Some((7, 0)));
+        assert_eq!(rows(layout(&[2, 3], &[3, 1], 7)), Some((7, 0)));
         assert_eq!(rows(layout(&[5, 4, 2, 3], &[50, 10, 3, 1], 0)), None);
         assert_eq!(rows(layout(&[5, 2, 3], &[40, 4, 1], 0)), None);
-        assert_eq!(rows(layout(&[0, 2, 3], &[40, 4, 1], 9)), Some((0, 6)));
+        assert_eq!(rows(layout(&[0, 2, 3], &[40, 4, 1], 9)), Some((0, 0)));
         assert_eq!(rows(layout(&[usize::MAX >> 33, 2, 2], &[4, 2, 1], 4)), None);
     }
 

@@ -6,16 +6,9 @@ use crate::kernels::Layout;
 use crate::kernels::layout::Rows;
 use crate::runtime::Tensor;
 
-/// Of an array that a kernel reads or writes, its constants `first` and `stride`; the stride is 0 where rows follow each
-/// other, so that one variant serves all widths.
+/// Of an array that a kernel reads or writes, its constants `first` and `stride`.
 pub(super) fn place(array: &'static str, layout: &Layout<'_>) -> Result<Rows> {
-    let inner = row_axes(array);
-    let mut rows = layout.rows(array, inner)?;
-    let row = &layout.shape()[layout.shape().len().saturating_sub(inner)..];
-    if rows.stride as usize == row.iter().product::<usize>() {
-        rows.stride = 0;
-    }
-    Ok(rows)
+    layout.rows(array, row_axes(array))
 }
 
 /// Of how many of the last axes a row is made.

@@ -94,7 +94,7 @@ pub fn launches_backward(
         let rows = new.rows(array, 2)?;
         let mut words = plan.queries() * width;
         if new.dtype().is_half() {
-            if !new.is_whole_words(rows, 2) && rows.stride as usize != width {
+            if !new.is_whole_words(rows, 2) && rows.stride != 0 {
                 return Err(new.refuse(array, "no gaps, or rows that are whole words"));
             }
             words = (rows.first as usize % 2 + words).div_ceil(2);

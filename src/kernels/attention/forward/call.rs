@@ -135,7 +135,6 @@ impl Call {
             position_dim,
             mla: geometry.is_mla(),
             causal: self.options.causal,
-            wide_gradients: false,
             partial: self.is_partial(),
             q_first: self.q.first,
             q_stride: self.q.stride,
@@ -161,7 +160,6 @@ impl Call {
             position_dim,
             mla: self.geometry.is_mla(),
             causal: self.options.causal,
-            wide_gradients: false,
             output_first: self.output.first,
             output_stride: self.output.stride,
         };
