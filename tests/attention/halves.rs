@@ -7,8 +7,8 @@ use backslang::{Dtype, HostTensor, reference};
 use crate::accuracy::{fresh_seed, golden};
 use crate::common::compare::assert_close;
 use crate::common::golden::Case;
-use crate::common::random::{AttentionCase, AttentionProblem};
-use crate::support::{assert_same, busy_case, run_poisoned, scales, settings, small};
+use crate::common::random::{AttentionCase, AttentionProblem, rounds};
+use crate::support::{assert_same, busy_case, half_of_settings, run_poisoned, scales, small};
 
 pub(crate) const HALVES: [(Dtype, f64); 2] = [(Dtype::F16, 1e-3), (Dtype::Bf16, 8e-3)];
 
@@ -63,20 +63,23 @@ fn check_golden(
     }
 }
 
-/// Even widths are stored two elements at a time, odd ones are packed afterwards.
+/// Even widths are stored two elements at a time, odd ones are packed afterwards. Three problems share the kernels.
 pub(crate) fn random_halves(runtime: &Runtime) {
     let mut rng = fastrand::Rng::with_seed(fresh_seed());
     for (dtype, tolerance) in HALVES {
-        for round in 0..30 {
-            let mut case = AttentionCase::random(&mut rng);
+        for round in 0..rounds(30) / 3 {
+            let mut kernels = AttentionCase::random(&mut rng);
             if round % 2 == 0 {
-                case.key_dim *= 2;
-                case.value_dim *= 2;
-                case.position_dim *= 2;
+                kernels.key_dim *= 2;
+                kernels.value_dim *= 2;
+                kernels.position_dim *= 2;
             }
-            let seed = rng.u64(..);
-            let problem = rounded(case.problem(seed, f32::NAN), dtype);
-            check(runtime, &problem, tolerance, &format!("{dtype}, {case:?} of seed {seed}"));
+            for _ in 0..3 {
+                let case = kernels.with_other_sizes(&mut rng);
+                let seed = rng.u64(..);
+                let problem = rounded(case.problem(seed, f32::NAN), dtype);
+                check(runtime, &problem, tolerance, &format!("{dtype}, {case:?} of seed {seed}"));
+            }
         }
     }
 }
@@ -100,7 +103,7 @@ pub(crate) fn half_settings_share_bits(runtime: &Runtime) {
                 AttentionCase { key_dim: dim, value_dim: dim, ..busy_case(true, position_dim) };
             let mut problem = rounded(case.problem(3, f32::NAN), dtype);
             let expected = run_poisoned(runtime, &problem);
-            for options in settings(problem.options) {
+            for options in half_of_settings(problem.options, dtype == Dtype::F16) {
                 problem.options = options;
                 let found = run_poisoned(runtime, &problem);
                 assert_same(&found, &expected, &format!("{dtype}, dim {dim}: {options:?}"));

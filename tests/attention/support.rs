@@ -206,6 +206,11 @@ pub(crate) fn settings(options: Options) -> impl Iterator<Item = Options> {
     })
 }
 
+/// The settings with an even or odd number of them on: both halves have each pair of settings in all ways.
+pub(crate) fn half_of_settings(options: Options, odd: bool) -> impl Iterator<Item = Options> {
+    settings(options).filter(move |o| o.prune_queries ^ o.cache_history ^ o.compact_history == odd)
+}
+
 pub(crate) fn small(key_dim: usize, value_dim: usize, position_dim: usize) -> AttentionCase {
     let schedule = ScheduleCase {
         queries: 5,

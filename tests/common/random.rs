@@ -170,6 +170,19 @@ impl AttentionCase {
         }
     }
 
+    /// Another random problem for the same variants of the kernels, which take long to compile.
+    pub fn with_other_sizes(&self, rng: &mut Rng) -> Self {
+        let other = Self::random(rng);
+        let positions = other.schedule.positions || self.causal;
+        Self {
+            schedule: ScheduleCase { positions, ..other.schedule },
+            heads: other.heads,
+            kv_heads: if self.position_dim > 0 { 1 } else { other.kv_heads },
+            zero_denominators: other.zero_denominators,
+            ..*self
+        }
+    }
+
     pub fn geometry(&self, schedule: &Schedule) -> Geometry {
         Geometry {
             queries: schedule.sequence_ids.len(),
