@@ -16,7 +16,17 @@ mod step;
 
 use backslang::runtime::{Runtime, RuntimeOptions};
 
-fn main() -> backslang::Result<()> {
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> backslang::Result<()> {
     let runtime = Runtime::new(&RuntimeOptions::default())?;
     let model = model::sample(&mut fastrand::Rng::with_seed(1))?.upload(&runtime)?;
     let mut recorder = runtime.recorder()?;

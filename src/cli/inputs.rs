@@ -139,11 +139,11 @@ impl Inputs {
             let message = format!("`{name}` is missing (give {flag_name} or a 0-d array)");
             return Err(Failure::input("parameter", message));
         };
-        if value >= 0.0 && value.fract() == 0.0 && value <= f64::from(u32::MAX) {
+        if value >= 0.0 && value.fract() == 0.0 && value <= f64::from(1 << 24) {
             return Ok(value as usize);
         }
         let message =
-            format!("array `{name}`: expected a whole number of at most 32 bits, found {value}");
+            format!("array `{name}`: expected a whole number of at most 16777216, found {value}");
         Err(Failure::input("parameter", message))
     }
 

@@ -24,8 +24,14 @@ impl Launch {
         push: impl FnOnce(&mut Access<'_>) -> P,
     ) -> Result<()> {
         // SAFETY: the kernel is one of this crate's, and the families' calls, which alone can get here, have held
-        // every tensor's shape and type against the geometry and the plan that the block is made of.
-        unsafe { recorder.dispatch(self.kernel, &self.constants, self.groups, push) }
+        // every tensor's shape, type and layout against the geometry and the plan that the block is made of.
+        unsafe {
+            recorder.dispatch(self.kernel, &self.constants, self.groups, |access| {
+                let block = push(access);
+                access.refuse_overlaps();
+                block
+            })
+        }
     }
 }
 

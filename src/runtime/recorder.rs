@@ -72,6 +72,8 @@ impl Recording {
 pub struct Access<'a> {
     core: &'a Arc<Core>,
     tensors: Vec<Tensor>,
+    /// Which of the tensors are written.
+    written: Vec<usize>,
     touches: Vec<Touch>,
     /// The first of what went wrong.
     failure: Option<Error>,
@@ -99,11 +101,34 @@ impl Access<'_> {
             false => Err(foreign(tensor.name())),
         };
         self.touches.extend(touch(tensor, write));
+        if write {
+            self.written.push(self.tensors.len());
+        }
         self.tensors.push(tensor.clone());
         slot.unwrap_or_else(|error| {
             self.failure.get_or_insert(error);
             DUMMY_SLOT
         })
+    }
+}
+
+impl Access<'_> {
+    /// Refuses the dispatch when a tensor that it writes may share an element with another of its tensors.
+    pub(crate) fn refuse_overlaps(&mut self) {
+        let clash = self.written.iter().find_map(|&at| {
+            let written = &self.tensors[at];
+            let others = self.tensors.iter().enumerate().filter(|(other, _)| *other != at);
+            let clash = |(_, other): &(usize, &Tensor)| written.may_overlap(other);
+            others.into_iter().find(clash).map(|(_, other)| (written, other))
+        });
+        if let Some((written, other)) = clash {
+            let error = Error::Parameter {
+                name: "tensors",
+                expected: "what a kernel writes apart from all else that it uses".into(),
+                found: format!("{written:?} beside {other:?} of the same memory"),
+            };
+            self.failure.get_or_insert(error);
+        }
     }
 }
 
@@ -194,7 +219,13 @@ impl<'a> Recorder<'a> {
             limit => [limit; 2],
         };
         let pieces = grid::split(groups.map(|n| n as u64), limit)?;
-        let mut access = Access { core, tensors: Vec::new(), touches: Vec::new(), failure: None };
+        let mut access = Access {
+            core,
+            tensors: Vec::new(),
+            written: Vec::new(),
+            touches: Vec::new(),
+            failure: None,
+        };
         let block = push(&mut access);
         let Access { tensors, touches, failure, .. } = access;
         if let Some(error) = failure {

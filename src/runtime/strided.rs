@@ -32,6 +32,26 @@ pub(crate) fn runs(shape: &[usize], strides: &[usize]) -> Vec<Run> {
     runs
 }
 
+/// The number of elements; `None` beyond what can be counted.
+pub(crate) fn count(shape: &[usize]) -> Option<usize> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1usize, |n, &length| n.checked_mul(length))
+}
+
+/// Width and distance of the rows, where the array is rows without gaps at one distance of at least their width.
+pub(crate) fn rows(shape: &[usize], strides: &[usize]) -> Option<[usize; 2]> {
+    match runs(shape, strides)[..] {
+        [Run { length, stride: 1 }] => Some([length, length]),
+        [Run { stride, .. }] => Some([1, stride]),
+        [Run { stride, .. }, Run { length, stride: 1 }] if stride >= length => {
+            Some([length, stride])
+        }
+        _ => None,
+    }
+}
+
 /// Whether the array has no gaps; so has one without elements.
 pub(crate) fn is_dense(shape: &[usize], strides: &[usize]) -> bool {
     shape.contains(&0) || matches!(runs(shape, strides)[..], [] | [Run { stride: 1, .. }])

@@ -108,7 +108,7 @@ impl Tensor {
 
     /// The size of its elements in bytes, without the gaps between them.
     pub fn bytes(&self) -> u64 {
-        self.shape().iter().map(|&d| d as u64).product::<u64>() * self.dtype().size() as u64
+        strided::count(self.shape()).map_or(0, |n| n as u64) * self.dtype().size() as u64
     }
 
     /// The part of the tensor with the indices `range` along `axis`: a view.
@@ -126,7 +126,9 @@ impl Tensor {
         }
         let mut shape = self.shape().to_vec();
         shape[axis] = range.len();
-        let offset = self.offset() + range.start * self.strides()[axis];
+        // Where the tensor is empty, its strides may be anything.
+        let offset = range.start.saturating_mul(self.strides()[axis]);
+        let offset = self.offset().saturating_add(offset);
         Ok(self.view(&shape, self.strides(), offset))
     }
 
@@ -135,8 +137,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::Shape`] when the number of elements differs, or when axes that lie apart would have to become one.
     pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
-        let elements = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        let strides = (elements(shape) == elements(self.shape()))
+        let strides = (strided::count(shape) == strided::count(self.shape()))
             .then(|| strided::reshape(self.shape(), self.strides(), shape))
             .flatten();
         let Some(strides) = strides else {
@@ -170,14 +171,44 @@ impl Tensor {
     /// Whether it is all of its memory.
     pub(super) fn is_root(&self) -> bool {
         let storage = self.0.window.as_ref().map(|window| window.storage.bytes);
-        self.offset() == 0
-            && storage.is_none_or(|bytes| bytes == self.bytes().next_multiple_of(WORD))
+        self.offset() == 0 && storage.is_none_or(|bytes| bytes == self.bytes())
+    }
+
+    /// Whether an element of one may be an element of the other. Of views whose rows are equally far apart it is known;
+    /// of others, wherever they reach past each other's ends.
+    pub(super) fn may_overlap(&self, other: &Self) -> bool {
+        let (Some(a), Some(b)) = (&self.0.window, &other.0.window) else { return false };
+        if !Arc::ptr_eq(&a.storage, &b.storage) {
+            return false;
+        }
+        let [first, second] = [self, other].map(|t| {
+            let (begin, size) = (t.offset(), t.dtype().size());
+            let rows = strided::rows(t.shape(), t.strides());
+            let span = strided::span(t.shape(), t.strides());
+            (
+                begin * size..(begin + span) * size,
+                rows.map(|[width, stride]| [width * size, stride * size]),
+            )
+        });
+        if first.0.end <= second.0.start || second.0.end <= first.0.start {
+            return false;
+        }
+        match (first.1, second.1) {
+            // In each row the columns [start, start + width) modulo the stride.
+            (Some([width, stride]), Some([other, same])) if stride == same => {
+                let ahead = |from: usize, to: usize| (to + stride - from % stride) % stride;
+                ahead(first.0.start, second.0.start) < width
+                    || ahead(second.0.start, first.0.start) < other
+            }
+            _ => true,
+        }
     }
 
     fn view(&self, shape: &[usize], strides: &[usize], offset: usize) -> Self {
         let Inner { name, dtype, window, core, .. } = &*self.0;
         let size = dtype.size();
         let span = strided::span(shape, strides);
+        let offset = if span == 0 { 0 } else { offset };
         let bytes = (offset * size) as u64..((offset + span) * size) as u64;
         let window = window.as_ref().filter(|_| span > 0);
         let window = window.map(|window| Window::within(core, &window.storage, bytes));
@@ -228,7 +259,8 @@ impl Tensor {
     /// What lies behind the memory that the tensor is of, for tests.
     pub(super) fn guard(&self) -> Option<Range<u64>> {
         let storage = &self.0.window.as_ref()?.storage;
-        Some(storage.bytes..storage.bytes + storage.guard)
+        let end = storage.bytes.next_multiple_of(WORD);
+        Some(end..end + storage.guard)
     }
 
     /// Ranges of bytes of [`Tensor::memory`]'s buffer, in the order of the elements, of at most `most` bytes each.
@@ -258,11 +290,11 @@ impl fmt::Debug for Tensor {
 impl Window {
     fn new(core: &Arc<Core>, name: &str, bytes: u64) -> Result<Self> {
         // A kernel that reads the last 16-bit element reads the word around it.
-        let bytes = bytes.next_multiple_of(WORD);
         let guard = core.strain.guard.load(Ordering::Relaxed);
-        let buffer = Pooled::new(core, Memory::Device, bytes + guard, name)?;
+        let end = bytes.next_multiple_of(WORD) + guard;
+        let buffer = Pooled::new(core, Memory::Device, end, name)?;
         let storage = Arc::new(Storage { buffer, bytes, guard });
-        let window = Self { storage, bytes: 0..bytes + guard, start: 0, slot: OnceLock::new() };
+        let window = Self { storage, bytes: 0..end, start: 0, slot: OnceLock::new() };
         window.slot(core)?;
         Ok(window)
     }

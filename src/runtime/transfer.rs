@@ -14,6 +14,9 @@ use crate::error::Result;
 /// Bytes of one staging buffer.
 const PIECE: usize = 16 << 20;
 
+/// Places in a list for one staging buffer, at most: a command holds them all.
+const PLACES: usize = 1 << 16;
+
 /// Pieces under way at a time: the host copies one while the device copies the others.
 const PIECES: usize = 4;
 
@@ -96,7 +99,7 @@ impl<I: Iterator<Item = Range<u64>>> Iterator for Pieces<I> {
         let mut room = PIECE - length(&list);
         for place in self.places.by_ref() {
             let bytes = length(std::slice::from_ref(&place));
-            if bytes > room {
+            if bytes > room || list.len() == PLACES {
                 self.next = Some(place);
                 break;
             }

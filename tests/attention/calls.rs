@@ -3,7 +3,7 @@
 use backslang::Dtype;
 use backslang::kernels::attention::backward;
 use backslang::kernels::attention::{
-    BackwardOutputs, DevicePlan, Gradient, Gradients, Options, Plan,
+    BackwardOutputs, DevicePlan, Geometry, Gradient, Gradients, History, Options, Plan,
 };
 use backslang::runtime::Runtime;
 
@@ -39,7 +39,7 @@ pub(crate) fn plan_is_reused_in_one_submission(runtime: &Runtime) {
 
 /// Nothing is recorded for outputs that are not those of the call.
 pub(crate) fn outputs_of_another_call_are_refused(runtime: &Runtime) {
-    let problem = small(3, 2, 0).problem(1, 0.0);
+    let problem = small(3, 3, 0).problem(1, 0.0);
     let plan = Plan::new(&problem.schedule, &problem.geometry, 32).unwrap();
     let plan = DevicePlan::upload(runtime, plan).unwrap();
     let inputs = problem.inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
@@ -49,15 +49,57 @@ pub(crate) fn outputs_of_another_call_are_refused(runtime: &Runtime) {
     smaller.gradients[1].1 = odd.clone();
     let mut fewer = good.clone();
     fewer.gradients.pop();
+    let mut twice = good.clone();
+    twice.gradients.push(good.gradients[0].clone());
+    // One tensor for two gradients, and one that is an input.
+    let mut shared = good.clone();
+    shared.gradients[2].1 = good.gradients[1].1.clone();
+    let mut input = good.clone();
+    let History::Separate { k, .. } = &inputs.history else { panic!() };
+    input.gradients[1].1 = k.clone();
     let statistics = BackwardOutputs { statistics: odd, ..good };
-    for (outputs, part) in
-        [(smaller, "k_gradient"), (fewer, "gradients"), (statistics, "statistics")]
-    {
+    for (outputs, part) in [
+        (smaller, "k_gradient"),
+        (fewer, "gradients"),
+        (twice, "gradients"),
+        (shared, "tensors"),
+        (input, "tensors"),
+        (statistics, "statistics"),
+    ] {
         let mut recorder = runtime.recorder().unwrap();
         let refused = backward::record(&mut recorder, &inputs, &plan, &problem.options, &outputs);
         let error = refused.unwrap_err();
         assert!(error.is_input() && error.to_string().contains(part), "{error}");
     }
+}
+
+/// Complete statistics are not computed: another tensor for them would hold anything.
+pub(crate) fn complete_statistics_are_the_outputs(runtime: &Runtime) {
+    let problem = AttentionCase { given_columns: 3, ..small(3, 2, 0) }.problem(1, 0.0);
+    let plan = Plan::new(&problem.schedule, &problem.geometry, 32).unwrap();
+    let plan = DevicePlan::upload(runtime, plan).unwrap();
+    let inputs = problem.inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+    let good = backward::allocate(runtime, &inputs, &problem.options).unwrap();
+    let shape = good.statistics.shape();
+    let statistics = runtime.tensor("statistics", Dtype::F32, shape).unwrap();
+    let other = BackwardOutputs { statistics, ..good.clone() };
+    let mut recorder = runtime.recorder().unwrap();
+    backward::record(&mut recorder, &inputs, &plan, &problem.options, &good).unwrap();
+    let refused = backward::record(&mut recorder, &inputs, &plan, &problem.options, &other);
+    assert!(refused.unwrap_err().to_string().contains("statistics"));
+}
+
+/// A plan for a cache without key/value heads has no pages in it.
+pub(crate) fn plans_without_heads_are_for_calls_without(runtime: &Runtime) {
+    let problem = small(3, 2, 0).problem(1, 0.0);
+    let geometry = Geometry { heads: 0, kv_heads: 0, ..problem.geometry };
+    let plan = Plan::new(&problem.schedule, &geometry, 32).unwrap();
+    let plan = DevicePlan::upload(runtime, plan).unwrap();
+    let inputs = problem.inputs.as_ref().try_map(|name, t| runtime.upload(name, t)).unwrap();
+    let outputs = backward::allocate(runtime, &inputs, &problem.options).unwrap();
+    let mut recorder = runtime.recorder().unwrap();
+    let refused = backward::record(&mut recorder, &inputs, &plan, &problem.options, &outputs);
+    assert!(refused.unwrap_err().to_string().contains("plan"));
 }
 
 /// The history kernel waits for the statistics, and for what wrote the same gradients before.

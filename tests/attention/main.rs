@@ -66,6 +66,14 @@ fn main() -> std::process::ExitCode {
             "outputs_of_another_call_are_refused",
             calls::outputs_of_another_call_are_refused,
         ),
+        gpu::trial(
+            "complete_statistics_are_the_outputs",
+            calls::complete_statistics_are_the_outputs,
+        ),
+        gpu::trial(
+            "plans_without_heads_are_for_calls_without",
+            calls::plans_without_heads_are_for_calls_without,
+        ),
         gpu::trial("nothing_is_dispatched_for_nothing", calls::nothing_is_dispatched_for_nothing),
         gpu::trial("nothing_is_stored_unasked", calls::nothing_is_stored_unasked),
         gpu::trial("launches_wait_for_what_they_read", calls::launches_wait_for_what_they_read),

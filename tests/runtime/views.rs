@@ -89,10 +89,15 @@ fn wrong_views_are_refused(runtime: &Runtime) -> Outcome {
         assert!(matches!(columns.reshape(shape), Err(Error::Shape { .. })), "{shape:?}");
     }
     assert_eq!(tensor.narrow(0, 2..2)?.bytes(), 0);
+    // Beside an axis of 0, any other may be huge.
+    let empty = runtime.tensor("empty", Dtype::F32, &[1 << 40, 1 << 40, 0])?;
+    assert_eq!(empty.bytes(), 0);
+    assert_eq!(empty.narrow(0, 1 << 39..1 << 40)?.shape(), [1 << 39, 1 << 40, 0]);
+    assert!(matches!(empty.reshape(&[1 << 33, 1 << 33]), Err(Error::Shape { .. })));
     // Fills set whole words without gaps.
     let mut recorder = runtime.recorder()?;
     let row = tensor.reshape(&[24])?;
-    for view in [&columns, &row.narrow(0, 1..3)?, &row.narrow(0, 2..5)?] {
+    for view in [&columns, &row.narrow(0, 1..3)?, &row.narrow(0, 2..5)?, &row.narrow(0, 0..23)?] {
         assert!(matches!(recorder.fill(view, 0), Err(Error::Parameter { .. })), "{view:?}");
     }
     recorder.fill(&row.narrow(0, 2..4)?, 0)?;

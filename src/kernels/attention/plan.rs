@@ -165,13 +165,17 @@ impl Plan {
             let why = "a causal mask needs the position of each row";
             return Err(Error::MissingArray { operator, array: "positions", why });
         }
-        let sizes = |g: &Geometry| [g.queries, g.pages, g.page_size];
+        // Of the key/value heads it counts whether there are any: a plan without has no pages.
+        let sizes = |g: &Geometry| [g.queries, g.pages, g.page_size, g.kv_heads.min(1)];
         if sizes(geometry) == sizes(&self.geometry) {
             return Ok(());
         }
         Err(Error::Shape {
             array: "plan",
-            expected: format!("[queries, pages, page_size] = {:?}", sizes(geometry)),
+            expected: format!(
+                "[queries, pages, page_size, 1 with key/value heads] = {:?}",
+                sizes(geometry)
+            ),
             found: sizes(&self.geometry).to_vec(),
         })
     }

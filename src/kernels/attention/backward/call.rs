@@ -75,9 +75,15 @@ impl Call {
     }
 
     /// Whether the outputs are those of this call; from here on the launches write to where they lie.
-    pub(super) fn set_outputs(&mut self, outputs: &BackwardOutputs<Tensor>) -> Result<()> {
+    pub(super) fn set_outputs(
+        &mut self,
+        inputs: &BackwardInputs<Tensor>,
+        outputs: &BackwardOutputs<Tensor>,
+    ) -> Result<()> {
         let listed = outputs.gradients.iter().map(|&(g, _)| g).collect::<Vec<_>>();
-        if Gradients::only(&listed) != self.gradients {
+        if Gradients::only(&listed) != self.gradients
+            || listed.len() != self.gradients.iter().count()
+        {
             return Err(Error::Parameter {
                 name: "gradients",
                 expected: format!("outputs for {:?}", self.gradients.iter().collect::<Vec<_>>()),
@@ -87,6 +93,9 @@ impl Call {
         for (g, tensor) in &outputs.gradients {
             let (name, layout) = (g.output_name(), Layout::from(tensor));
             self.check_gradient(*g, layout)?;
+            if self.is_wide() && layout.expect_dense(name).is_err() {
+                return Err(layout.refuse(name, "no gaps, as halves of odd widths are packed"));
+            }
             if g.is_history() || self.is_wide() {
                 layout.expect_dense(name)?;
                 continue;
@@ -99,6 +108,14 @@ impl Call {
                 Gradient::QPosition => self.rows.q_position_gradient = rows,
                 _ => self.rows.q_gradient = rows,
             }
+        }
+        let complete = inputs.statistics.as_ref().filter(|_| self.geometry.statistics_columns == 3);
+        if complete.is_some_and(|given| !given.is_same(&outputs.statistics)) {
+            return Err(Error::Parameter {
+                name: "statistics",
+                expected: "as output the given tensor, for what is complete is not computed".into(),
+                found: format!("{:?}", outputs.statistics),
+            });
         }
         let shape = self.geometry.statistics_shape();
         expect_tensor("statistics", &outputs.statistics, Dtype::F32, &shape)

@@ -78,7 +78,7 @@ pub fn run_onto(
     options: &Options,
     onto: &[(Gradient, HostTensor)],
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
-    let options = &accumulating(options, onto)?;
+    let options = &accumulating(options, inputs.is_mla(), onto)?;
     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
@@ -111,18 +111,21 @@ pub fn run_onto(
 }
 
 /// The options with those gradients accumulated that there are old values of.
-fn accumulating(options: &Options, onto: &[(Gradient, HostTensor)]) -> Result<Options> {
+fn accumulating(options: &Options, mla: bool, onto: &[(Gradient, HostTensor)]) -> Result<Options> {
     let listed = onto.iter().map(|(g, _)| *g).collect::<Vec<_>>();
     let accumulate = Gradients::only(&listed);
-    if accumulate.iter().count() == onto.len()
-        && (options.accumulate == accumulate || options.accumulate == Gradients::NONE)
+    let (_, asked) = options.resolve(|g| g.exists(mla))?;
+    if accumulate.iter().count() == onto.len() && (asked == accumulate || asked == Gradients::NONE)
     {
         return Ok(Options { accumulate, ..*options });
     }
     Err(Error::Parameter {
         name: "accumulate",
-        expected: format!("the gradients that have old values, {listed:?}, each once"),
-        found: format!("{:?}", options.accumulate.iter().collect::<Vec<_>>()),
+        expected: match listed[..] {
+            [] => "none without old values (`run_onto` takes them)".into(),
+            _ => format!("the gradients that have old values, {listed:?}, each once"),
+        },
+        found: format!("{:?}", asked.iter().collect::<Vec<_>>()),
     })
 }
 
@@ -162,7 +165,8 @@ fn gradient_tensors(
 /// Every element of every output is written; to an accumulated gradient the sum is added.
 ///
 /// `q`, `q_position`, `output_gradient`, `output` and the gradients of the first two may be views whose rows lie at any
-/// distance, as in packed q, k and v; those written as halves lie in whole words. All else is without gaps.
+/// distance, as in packed q, k and v; those written as halves lie in whole words, and where any of the widths is odd they
+/// have no gaps either. All else is without gaps. What is written shares no element with anything else of the call.
 ///
 /// # Errors
 /// A shape, element type or option that does not fit, before anything is recorded; then whatever
@@ -175,7 +179,7 @@ pub fn record(
     outputs: &BackwardOutputs<Tensor>,
 ) -> Result<()> {
     let mut call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan.plan, options)?;
-    call.set_outputs(outputs)?;
+    call.set_outputs(inputs, outputs)?;
     let runtime = recorder.runtime();
     let scratch = match call.is_wide() {
         true => gradient_tensors(runtime, &call.geometry, call.gradients, Dtype::F32)?,
