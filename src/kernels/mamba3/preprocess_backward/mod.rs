@@ -194,8 +194,8 @@ pub fn record_onto(
 /// `accumulate` as in [`record_onto`].
 ///
 /// # Errors
-/// [`Error::TooLarge`](crate::Error::TooLarge) for sizes beyond the kernels' indices,
-/// [`Error::Dtype`](crate::Error::Dtype) for one that is not a floating-point type.
+/// [`Error::TooLarge`] for sizes beyond the kernels' indices,
+/// [`Error::Dtype`] for one that is not a floating-point type.
 pub fn launches(
     geometry: &Geometry,
     dtype: Dtype,
