@@ -166,9 +166,12 @@ fn a_call_must_fit_the_plan() {
     plan.check_call("test", &geometry, true).unwrap();
     let other = Geometry { pages: 4, ..geometry };
     let error = plan.check_call("test", &other, true).unwrap_err();
+    let sizes = "[queries, pages, page_size, 1 with key/value heads]";
     let message =
-        "array `plan`: expected [queries, pages, page_size] = [4, 4, 4], found shape [4, 3, 4]";
+        format!("array `plan`: expected {sizes} = [4, 4, 4, 1], found shape [4, 3, 4, 1]");
     assert_eq!(error.to_string(), message);
+    let headless = Geometry { heads: 0, kv_heads: 0, ..geometry };
+    assert!(plan.check_call("test", &headless, true).is_err());
 
     schedule.positions = None;
     let plan = Plan::new(&schedule, &geometry, 32).unwrap();
