@@ -89,6 +89,9 @@ fn a_spinner_names_the_steps_and_goes() {
 
 #[test]
 fn an_interrupt_takes_it_back() {
+    if crate::interrupts::is_ignored(rustix::process::Signal::INT) {
+        return;
+    }
     let folder = Folder::new();
     let sample = "sample mamba3-preprocess-backward --rows 60000 -o";
     let mut sample = words(&format!("{sample} {}", folder.at("in")));
