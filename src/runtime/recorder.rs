@@ -90,6 +90,16 @@ impl Access<'_> {
         self.touch(tensor, true)
     }
 
+    /// As [`Access::read`] where there is a tensor, else as [`Access::unused`].
+    pub fn read_if(&mut self, tensor: Option<&Tensor>) -> u32 {
+        tensor.map_or(self.unused(), |tensor| self.read(tensor))
+    }
+
+    /// As [`Access::write`] where there is a tensor, else as [`Access::unused`].
+    pub fn write_if(&mut self, tensor: Option<&Tensor>) -> u32 {
+        tensor.map_or(self.unused(), |tensor| self.write(tensor))
+    }
+
     /// The heap index for a tensor that the kernel does not use: a dummy buffer is there.
     pub fn unused(&self) -> u32 {
         DUMMY_SLOT

@@ -58,8 +58,10 @@ DEFECTS = [
     # Kernels.
     Defect("a query is dropped", HISTORY, "uint place = begin;", "uint place = begin + 1;",
            ATTENTION._replace(part="golden")),
-    Defect("two pages are swapped", QUERY, "uint page = metadata.page(sequence, token / push.page_size);",
-           "uint page = metadata.page(sequence, token / push.page_size);\n        page = page < 2 ? 1 - page : page;",
+    Defect("two pages are swapped", QUERY, "return metadata.slot(sequence, token, push.page_size) * push.kv_heads + kv_head;",
+           "uint slot = metadata.slot(sequence, token, push.page_size);\n        uint page = slot / push.page_size;\n"
+           "        if (page < 2) slot = (1 - page) * push.page_size + slot % push.page_size;\n"
+           "        return slot * push.kv_heads + kv_head;",
            ATTENTION._replace(part="golden")),
     Defect("the last lane is skipped", HISTORY, "if (d < key_dim) dot = fma(", "if (d + 1 < key_dim) dot = fma(",
            ATTENTION._replace(part="golden")),

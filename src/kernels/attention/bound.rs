@@ -1,7 +1,7 @@
 //! Which tensor of a call goes where.
 
 use super::History;
-use crate::runtime::{Access, Tensor};
+use crate::runtime::Tensor;
 
 /// The history's tensors as the kernels bind them: the latent stands for key and value.
 pub(super) struct Bound<'a> {
@@ -23,9 +23,4 @@ impl<'a> Bound<'a> {
             },
         }
     }
-}
-
-/// The heap index of a tensor that the variant reads, if it does.
-pub(super) fn read(access: &mut Access<'_>, tensor: Option<&Tensor>) -> u32 {
-    tensor.map_or(access.unused(), |tensor| access.read(tensor))
 }

@@ -1,6 +1,6 @@
 //! The push constants of each launch: which tensor goes where.
 
-use super::super::bound::{Bound, read};
+use super::super::bound::Bound;
 use super::super::{BackwardInputs, BackwardOutputs, DevicePlan, Gradient};
 use super::call::{Call, Step};
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::kernels::Launch;
 use crate::kernels::index_range::narrow;
 use crate::kernels::pack;
 use crate::manifest::{clear_pages, history_backward, query_backward};
-use crate::runtime::{Access, Recorder, Tensor};
+use crate::runtime::{Recorder, Tensor};
 
 /// A call and its tensors.
 pub(super) struct Binding<'a> {
@@ -18,11 +18,6 @@ pub(super) struct Binding<'a> {
     pub(super) outputs: &'a BackwardOutputs<Tensor>,
     /// The gradients as the kernels write them: the outputs, or f32 scratch to be packed into those.
     pub(super) written: &'a [(Gradient, Tensor)],
-}
-
-/// The heap index of a tensor that the variant writes, if it does.
-fn write(access: &mut Access<'_>, tensor: Option<&Tensor>) -> u32 {
-    tensor.map_or(access.unused(), |tensor| access.write(tensor))
 }
 
 fn find<'a>(gradients: &'a [(Gradient, Tensor)], wanted: &[Gradient]) -> Option<&'a Tensor> {
@@ -68,15 +63,15 @@ impl Binding<'_> {
             q_index: access.read(&inputs.q),
             k_index: access.read(bound.k),
             v_index: access.read(bound.v),
-            q_position_index: read(access, bound.q_position),
-            k_position_index: read(access, bound.k_position),
+            q_position_index: access.read_if(bound.q_position),
+            k_position_index: access.read_if(bound.k_position),
             output_gradient_index: access.read(&inputs.output_gradient),
-            output_index: read(access, inputs.output.as_ref()),
+            output_index: access.read_if(inputs.output.as_ref()),
             metadata_index: access.read(&plan.metadata),
-            given_statistics_index: read(access, inputs.statistics.as_ref()),
-            statistics_index: write(access, statistics),
-            q_gradient_index: write(access, self.gradient(&[Gradient::Q])),
-            q_position_gradient_index: write(access, self.gradient(&[Gradient::QPosition])),
+            given_statistics_index: access.read_if(inputs.statistics.as_ref()),
+            statistics_index: access.write_if(statistics),
+            q_gradient_index: access.write_if(self.gradient(&[Gradient::Q])),
+            q_position_gradient_index: access.write_if(self.gradient(&[Gradient::QPosition])),
             ..push
         })
     }
@@ -101,16 +96,16 @@ impl Binding<'_> {
             q_index: access.read(&inputs.q),
             k_index: access.read(bound.k),
             v_index: access.read(bound.v),
-            q_position_index: read(access, bound.q_position),
-            k_position_index: read(access, bound.k_position),
+            q_position_index: access.read_if(bound.q_position),
+            k_position_index: access.read_if(bound.k_position),
             output_gradient_index: access.read(&inputs.output_gradient),
             metadata_index: access.read(&plan.metadata),
             inverse_index: access.read(&plan.inverse),
             statistics_index: access.read(&outputs.statistics),
-            pages_index: read(access, pages),
-            k_gradient_index: write(access, self.gradient(&[Gradient::K, Gradient::Latent])),
-            v_gradient_index: write(access, self.gradient(&[Gradient::V])),
-            k_position_gradient_index: write(access, self.gradient(&[Gradient::KPosition])),
+            pages_index: access.read_if(pages),
+            k_gradient_index: access.write_if(self.gradient(&[Gradient::K, Gradient::Latent])),
+            v_gradient_index: access.write_if(self.gradient(&[Gradient::V])),
+            k_position_gradient_index: access.write_if(self.gradient(&[Gradient::KPosition])),
             ..push
         })
     }
@@ -133,7 +128,7 @@ impl Binding<'_> {
         let page_words = self.call.page_words(gradient)?;
         launch.record(recorder, |access| Push {
             pages_index: access.read(&self.plan.inactive_pages),
-            target_index: write(access, self.gradient(&[gradient])),
+            target_index: access.write_if(self.gradient(&[gradient])),
             page_words,
             ..Push::default()
         })

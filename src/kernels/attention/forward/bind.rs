@@ -1,6 +1,6 @@
 //! The push constants of each launch: which tensor goes where.
 
-use super::super::bound::{Bound, read};
+use super::super::bound::Bound;
 use super::super::{DevicePlan, ForwardInputs, ForwardOutputs};
 use super::call::{Call, Step};
 use crate::error::Result;
@@ -61,8 +61,8 @@ impl Binding<'_> {
             q_index: access.read(&inputs.q),
             k_index: access.read(bound.k),
             v_index: access.read(bound.v),
-            q_position_index: read(access, bound.q_position),
-            k_position_index: read(access, bound.k_position),
+            q_position_index: access.read_if(bound.q_position),
+            k_position_index: access.read_if(bound.k_position),
             metadata_index: access.read(&plan.metadata),
             output_index: access.write(&written.output),
             statistics_index: access.write(&written.statistics),

@@ -10,7 +10,7 @@ use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
 use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack};
 use crate::manifest::mamba3_preprocess_backward;
-use crate::runtime::{Access, Recorder, Runtime, Tensor};
+use crate::runtime::{Recorder, Runtime, Tensor};
 use launches::Launches;
 use row_sum::RowSum;
 
@@ -237,21 +237,17 @@ fn record_preprocess(
         ..Push::default()
     };
     let copies = launches.copies;
-    let copied = |access: &mut Access<'_>, copied: bool, tensor: &Tensor| match copied {
-        true => access.read(tensor),
-        false => access.unused(),
-    };
     launches.preprocess.record(recorder, |access| Push {
         projected_index: access.read(&inputs.projected),
         dt_bias_index: access.read(&inputs.dt_bias),
-        z_gradient_index: copied(access, copies.z, &inputs.z_gradient),
-        x_gradient_index: copied(access, copies.x, &inputs.x_gradient),
+        z_gradient_index: access.read_if(copies.z.then_some(&inputs.z_gradient)),
+        x_gradient_index: access.read_if(copies.x.then_some(&inputs.x_gradient)),
         bh_gradient_index: access.read(&inputs.bh_gradient),
         ch_gradient_index: access.read(&inputs.ch_gradient),
         dt_gradient_index: access.read(&inputs.dt_gradient),
         adt_gradient_index: access.read(&inputs.adt_gradient),
-        trap_gradient_index: copied(access, copies.trap, &inputs.trap_gradient),
-        angle_gradient_index: copied(access, copies.angle, &inputs.angle_gradient),
+        trap_gradient_index: access.read_if(copies.trap.then_some(&inputs.trap_gradient)),
+        angle_gradient_index: access.read_if(copies.angle.then_some(&inputs.angle_gradient)),
         projected_gradient_index: access.write(outputs.projected_gradient),
         dt_bias_partial_index: access.write(outputs.dt_bias_partial),
         ..push

@@ -29,7 +29,7 @@ use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
 use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack};
 use crate::manifest::mamba3_preprocess;
-use crate::runtime::{Access, Recorder, Runtime, Tensor};
+use crate::runtime::{Recorder, Runtime, Tensor};
 use launches::Launches;
 
 /// Uploads the inputs, runs the kernel and downloads the outputs. `widths` says how the packed rows are cut.
@@ -203,21 +203,17 @@ fn record_preprocess(
         ..Push::default()
     };
     let copies = launches.copies;
-    let copied = |access: &mut Access<'_>, copied: bool, tensor: &Tensor| match copied {
-        true => access.write(tensor),
-        false => access.unused(),
-    };
     launches.preprocess.record(recorder, |access| Push {
         projected_index: access.read(&inputs.projected),
         dt_bias_index: access.read(&inputs.dt_bias),
-        z_index: copied(access, copies.z, &outputs.z),
-        x_index: copied(access, copies.x, &outputs.x),
+        z_index: access.write_if(copies.z.then_some(&outputs.z)),
+        x_index: access.write_if(copies.x.then_some(&outputs.x)),
         bh_index: access.write(&outputs.bh),
         ch_index: access.write(&outputs.ch),
         dt_index: access.write(&outputs.dt),
         adt_index: access.write(&outputs.adt),
-        trap_index: copied(access, copies.trap, &outputs.trap),
-        angle_index: copied(access, copies.angle, &outputs.angle),
+        trap_index: access.write_if(copies.trap.then_some(&outputs.trap)),
+        angle_index: access.write_if(copies.angle.then_some(&outputs.angle)),
         ..push
     })
 }
