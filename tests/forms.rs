@@ -73,11 +73,11 @@ impl Sums<'_> {
                 "heads" => HEADS as u32,
                 _ => 0,
             });
-            <[u32; 7]>::try_from(words.collect::<Vec<_>>()).unwrap()
+            <[u32; 10]>::try_from(words.collect::<Vec<_>>()).unwrap()
         };
         let lanes = self.runtime.lanes();
         // SAFETY: the drivers that run this check bounds.
-        unsafe { recorder.dispatch(kernel, &[lanes], [chunks, 1], push) }
+        unsafe { recorder.dispatch(kernel, &[lanes, 0], [chunks, 1], push) }
     }
 
     /// Runs what is recorded; the layer's messages must all have `part`, or there must be none.
