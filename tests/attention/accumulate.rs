@@ -13,7 +13,7 @@ use fastrand::Rng;
 use crate::accuracy::fresh_seed;
 use crate::common::compare::{assert_close, assert_same_bits};
 use crate::common::fence::{Fences, assert_untouched};
-use crate::common::random::{AttentionCase, AttentionProblem, tensor};
+use crate::common::random::{AttentionCase, AttentionProblem, signaling_nans, tensor};
 use crate::halves::rounded;
 use crate::support::{assert_same, busy_case, half_of_settings, run_poisoned, scales};
 
@@ -141,6 +141,25 @@ pub(crate) fn gradients_are_added_to_old_ones(runtime: &Runtime) {
                     None => assert_same_bits(found, alone, &what),
                 }
             }
+        }
+    }
+}
+
+/// Without upstream gradients all is 0: no kernel touches a bit.
+pub(crate) fn zeros_are_added_to_any_bits(runtime: &Runtime) {
+    let mut rng = Rng::with_seed(4);
+    for (dtype, mut problem) in problems(5) {
+        let upstream = &mut problem.inputs.output_gradient;
+        *upstream = HostTensor::zeros(dtype, upstream.shape());
+        let gradients = problem.options.gradients.resolve(|g| g.exists(problem.geometry.is_mla()));
+        let olds = gradients
+            .unwrap()
+            .iter()
+            .map(|g| (g, signaling_nans(&mut rng, dtype, &problem.geometry.gradient_shape(g))));
+        let olds = olds.collect::<Olds>();
+        let found = run_onto(runtime, &problem, &olds, 1);
+        for ((g, found), (_, old)) in found.gradients.iter().zip(&olds) {
+            assert_same_bits(found, old, &format!("{dtype}, {:?}: {g:?}", problem.geometry));
         }
     }
 }

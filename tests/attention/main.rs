@@ -83,6 +83,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("half_settings_share_bits", halves::half_settings_share_bits),
         gpu::trial("half_sums_are_wide", halves::half_sums_are_wide),
         gpu::trial("gradients_are_added_to_old_ones", accumulate::gradients_are_added_to_old_ones),
+        gpu::trial("zeros_are_added_to_any_bits", accumulate::zeros_are_added_to_any_bits),
         gpu::trial(
             "accumulation_is_close_to_float64",
             accumulate::accumulation_is_close_to_float64,

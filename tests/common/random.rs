@@ -1,7 +1,7 @@
 //! Seeded random problems: the same seed gives the same problem, whatever the poison.
 #![allow(dead_code, unreachable_pub, reason = "each test binary includes it and uses its share")]
 
-use backslang::HostTensor;
+use backslang::{Dtype, HostTensor};
 use backslang::kernels::attention::{
     BackwardInputs, Geometry, Gradient, Gradients, History, Options, Schedule,
 };
@@ -377,6 +377,25 @@ pub fn mamba3_geometry(rng: &mut Rng) -> preprocess::Geometry {
 pub fn tensor(rng: &mut Rng, shape: &[usize]) -> HostTensor {
     let elements = (0..shape.iter().product()).map(|_| normal(rng) as f32).collect();
     HostTensor::from_f32(shape, elements).unwrap()
+}
+
+/// Signaling NaN in every element: any float operation would change its bits.
+pub fn signaling_nans(rng: &mut Rng, dtype: Dtype, shape: &[usize]) -> HostTensor {
+    let mut tensor = HostTensor::zeros(dtype, shape);
+    rng.fill(tensor.bytes_mut());
+    for element in tensor.bytes_mut().chunks_mut(dtype.size()) {
+        // All exponent bits set, the quiet bit clear, some other bit of the mantissa set.
+        let top = element.len() - 1;
+        element[0] |= 1;
+        match dtype {
+            Dtype::F16 => element[top] = element[top] & 0x81 | 0x7c,
+            _ => {
+                element[top] |= 0x7f;
+                element[top - 1] = element[top - 1] & 0x3f | 0x80;
+            }
+        }
+    }
+    tensor
 }
 
 /// A normally distributed number (Box and Muller).

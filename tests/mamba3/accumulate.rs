@@ -82,6 +82,32 @@ pub(crate) fn sums_with_old_values(runtime: &Runtime) {
     }
 }
 
+/// Without upstream gradients all is 0: no kernel touches a bit.
+pub(crate) fn zeros_are_added_to_any_bits(runtime: &Runtime) {
+    let mut rng = fastrand::Rng::with_seed(4);
+    for (dtype, _) in DTYPES {
+        for sizes in sizes() {
+            let host = inputs(&sizes, dtype).map(|name, t| match name {
+                "projected" | "dt_bias" => t,
+                _ => HostTensor::zeros(t.dtype(), t.shape()),
+            });
+            let shapes = sizes.backward_outputs();
+            let packed = random::signaling_nans(&mut rng, dtype, &shapes.projected_gradient);
+            let dt_bias = random::signaling_nans(&mut rng, Dtype::F32, &shapes.dt_bias_gradient);
+            let onto = Onto {
+                projected_gradient: Some(packed.clone()),
+                dt_bias_gradient: Some(dt_bias.clone()),
+            };
+            let found =
+                preprocess_backward::run_onto(runtime, &host, &Parameters::default(), &onto);
+            let found = found.unwrap().outputs;
+            let what = format!("{dtype}, {sizes:?}");
+            assert_same_bits(&found.projected_gradient, &packed, &what);
+            assert_same_bits(&found.dt_bias_gradient, &dt_bias, &what);
+        }
+    }
+}
+
 /// What lies in its slice already is not added to itself; the rest is as without views.
 pub(crate) fn sums_in_place(runtime: &Runtime) {
     let parameters = Parameters::default();

@@ -55,6 +55,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("forward_in_place", views::forward_in_place),
         gpu::trial("forward_rows_apart", views::forward_rows_apart),
         gpu::trial("sums_with_old_values", accumulate::sums_with_old_values),
+        gpu::trial("zeros_are_added_to_any_bits", accumulate::zeros_are_added_to_any_bits),
         gpu::trial("sums_in_place", accumulate::sums_in_place),
         gpu::trial("wrong_old_values_are_refused", accumulate::wrong_old_values_are_refused),
     ];
