@@ -112,6 +112,14 @@ pub enum Error {
         /// Every device found with the reason why it was not taken.
         rejected: Vec<Rejected>,
     },
+    /// A caller's device was created without what the runtime needs.
+    #[error("{device} was created without {} (backslang::raw::Needs switches on all that is needed)", .missing.join(", "))]
+    MissingFeatures {
+        /// The device's name.
+        device: String,
+        /// The names of all that is missing.
+        missing: Vec<String>,
+    },
     /// Validation was asked for, but there is no validation layer, or it is silent.
     #[error("validation was asked for, but the layer VK_LAYER_KHRONOS_validation {0}")]
     NoValidationLayer(String),
@@ -189,6 +197,7 @@ impl Error {
             Self::NoLoader(_) => "no-loader",
             Self::NoDriver(_) => "no-driver",
             Self::NoDevice { .. } => "no-device",
+            Self::MissingFeatures { .. } => "missing-features",
             Self::NoValidationLayer(_) => "no-validation-layer",
             Self::Validation(_) => "validation",
             Self::OutOfMemory { .. } => "out-of-memory",

@@ -5,6 +5,7 @@ pub mod error;
 pub mod host;
 pub mod kernels;
 pub mod manifest;
+pub mod raw;
 pub mod reference;
 pub mod runtime;
 

@@ -13,8 +13,10 @@ use super::info::DeviceInfo;
 use super::lock;
 use super::memory::Pool;
 use super::pipeline::Pipelines;
+use super::raw::embed::Links;
 use super::raw::{Buffer, Commands, Device, Memory, Queries, Timeline};
 use super::recorder::Recording;
+use super::tensor::Imports;
 use super::timing::Timing;
 use super::validation::Validation;
 use crate::error::{Error, Result};
@@ -27,6 +29,7 @@ pub(super) struct Core {
     pub(super) info: DeviceInfo,
     pub(super) lanes: u32,
     pub(super) strain: Strain,
+    pub(super) imports: Imports,
     #[cfg(feature = "forms")]
     pub(super) form: Form,
     in_flight: Mutex<InFlight>,
@@ -101,6 +104,7 @@ impl Core {
             info,
             lanes,
             strain: Strain::default(),
+            imports: Imports::default(),
             in_flight: Mutex::default(),
             spare: Mutex::default(),
             health: Health::default(),
@@ -120,7 +124,7 @@ impl Core {
         commands.begin(self.heap.descriptors())?;
         let dummy = self.heap.dummy();
         commands.fill(dummy, 0, dummy.bytes(), word);
-        self.submit(Recording::new(commands)).map(drop)
+        self.submit(Recording::new(commands), &Links::default()).map(drop)
     }
 
     /// Fails when the layer does not report what it is asked to check: a settings file or an environment variable can
@@ -164,20 +168,36 @@ impl Core {
     }
 
     /// Sends a recording off; it stays alive until the device is done.
-    pub(super) fn submit(&self, mut recording: Recording) -> Result<(u64, Arc<Outcome>)> {
+    pub(super) fn submit(
+        &self,
+        mut recording: Recording,
+        links: &Links<'_>,
+    ) -> Result<(u64, Arc<Outcome>)> {
         self.health.check()?;
+        if recording.commands.is_callers() {
+            return Err(Error::Parameter {
+                name: "recorder",
+                expected: "a recording of the runtime's own".into(),
+                found: "one in a command buffer that its caller submits".into(),
+            });
+        }
         recording.commands.end()?;
         let outcome = Arc::<Outcome>::default();
-        let value = self.enqueue(recording, outcome.clone())?;
+        let value = self.enqueue(recording, outcome.clone(), links)?;
         self.reap();
         self.check()?;
         Ok((value, outcome))
     }
 
-    fn enqueue(&self, recording: Recording, outcome: Arc<Outcome>) -> Result<u64> {
+    fn enqueue(
+        &self,
+        recording: Recording,
+        outcome: Arc<Outcome>,
+        links: &Links<'_>,
+    ) -> Result<u64> {
         let mut in_flight = lock(&self.in_flight);
         let value = in_flight.last + 1;
-        let submitted = self.device.submit(&recording.commands, &self.timeline, value);
+        let submitted = self.device.submit(&recording.commands, &self.timeline, value, links);
         if let Err(error) = submitted {
             drop(in_flight);
             return Err(self.explain(error, Some(&recording)));

@@ -17,6 +17,8 @@ impl Stages {
     pub(super) const ALL: Self = Self(3);
     /// The host, which reads what was copied to it.
     pub(super) const HOST: Self = Self(4);
+    /// Whatever a caller does.
+    pub(super) const ANY: Self = Self(8);
 
     pub(super) fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -52,6 +54,7 @@ impl fmt::Display for Barrier {
             Stages::TRANSFER => "copies",
             Stages::ALL => "all",
             Stages::HOST => "host",
+            Stages::ANY => "the caller",
             _ => "none",
         };
         write!(f, "{} before {}", name(self.before), name(self.after))

@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[doc(hidden)]
 pub use forms::Form;
 pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits};
+pub(crate) use raw::embed;
 #[doc(hidden)]
 pub use raw::{Fault, Faults};
 pub use recorder::{Access, Recorder};
@@ -152,9 +153,19 @@ impl Runtime {
             tracing::warn!("{note}");
         }
         let device = raw::Device::open(&instance, physical)?;
+        Self::start(device, info, choice.note.into_iter().collect(), options, dirt)
+    }
+
+    /// A runtime on an open device.
+    fn start(
+        device: Arc<raw::Device>,
+        info: DeviceInfo,
+        notes: Vec<String>,
+        options: &RuntimeOptions,
+        dirt: Option<u32>,
+    ) -> Result<Self> {
         let lanes = choose_lanes(&info, options.lanes, device.required_subgroup_size)?;
         let core = Arc::new(Core::new(device, info, lanes, options)?);
-        let notes = choice.note.into_iter().collect();
         let runtime = Self { core, notes, validated: options.validation.any() };
         runtime.core.prove(options.validation)?;
         if let Some(word) = dirt {

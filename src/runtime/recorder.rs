@@ -16,6 +16,7 @@ use super::hazard::{Hazards, Stages, Touch};
 use super::heap::DUMMY_SLOT;
 #[cfg(feature = "forms")]
 use super::raw::Descriptors;
+use super::raw::embed::Links;
 use super::raw::{Buffer, Commands, PUSH_BYTES, Pipeline};
 use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
@@ -148,8 +149,12 @@ fn touch(tensor: &Tensor, write: bool) -> Option<Touch> {
 
 impl<'a> Recorder<'a> {
     pub(super) fn new(runtime: &'a Runtime) -> Result<Self> {
+        Self::on(runtime, runtime.core().commands()?)
+    }
+
+    /// Starts a recording in this command buffer.
+    pub(super) fn on(runtime: &'a Runtime, mut commands: Commands) -> Result<Self> {
         let core = runtime.core();
-        let mut commands = core.commands()?;
         commands.begin(core.heap.descriptors())?;
         Ok(Self {
             runtime,
@@ -186,6 +191,7 @@ impl<'a> Recorder<'a> {
         self.check_owner(tensor)?;
         let Some((buffer, bytes)) = tensor.memory() else { return Ok(()) };
         check_whole(tensor)?;
+        tensor.check_copies(true)?;
         self.start()?;
         self.order(
             Stages::TRANSFER,
@@ -361,9 +367,19 @@ impl<'a> Recorder<'a> {
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Validation`] and other failures of the device.
     pub fn submit(self) -> Result<Submission> {
+        self.submit_linked(&Links::default())
+    }
+
+    /// As [`Recorder::submit`], with a caller's semaphores.
+    pub(super) fn submit_linked(self, links: &Links<'_>) -> Result<Submission> {
         let core = self.core();
-        let (value, outcome) = core.submit(self.recording)?;
+        let (value, outcome) = core.submit(self.recording, links)?;
         Ok(Submission::new(core.clone(), value, outcome))
+    }
+
+    /// What was recorded.
+    pub(super) fn into_recording(self) -> Recording {
+        self.recording
     }
 
     fn check_owner(&self, tensor: &Tensor) -> Result<()> {

@@ -1,12 +1,14 @@
 //! Tensors in device memory.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::core::Core;
 use super::heap::DUMMY_SLOT;
+use super::lock;
 use super::raw::{Buffer, Memory};
 use super::strided;
 use crate::error::{Error, Result};
@@ -59,11 +61,41 @@ struct Window {
 }
 
 /// The memory of a tensor that is no view.
-struct Storage {
+pub(super) struct Storage {
     buffer: Pooled,
     bytes: u64,
     /// Bytes behind those, for tests.
     guard: u64,
+}
+
+impl Storage {
+    /// A caller's buffer.
+    pub(super) fn of_caller(core: &Arc<Core>, buffer: Buffer) -> Self {
+        let bytes = buffer.bytes();
+        Self { buffer: Pooled { buffer: Some(buffer), core: core.clone() }, bytes, guard: 0 }
+    }
+
+    pub(super) fn buffer(&self) -> Option<&Buffer> {
+        self.buffer.get()
+    }
+}
+
+/// Callers' buffers that are in use, by their handles: all tensors of one share its storage, so that their hazards meet.
+#[derive(Default)]
+pub(super) struct Imports(Mutex<HashMap<u64, Weak<Storage>>>);
+
+impl Imports {
+    /// The storage of this handle, made where there is none in use.
+    pub(super) fn get(&self, handle: u64, make: impl FnOnce() -> Storage) -> Arc<Storage> {
+        let mut imports = lock(&self.0);
+        if let Some(storage) = imports.get(&handle).and_then(Weak::upgrade) {
+            return storage;
+        }
+        imports.retain(|_, storage| storage.strong_count() > 0);
+        let storage = Arc::new(make());
+        imports.insert(handle, Arc::downgrade(&storage));
+        storage
+    }
 }
 
 impl Tensor {
@@ -74,6 +106,44 @@ impl Tensor {
         let strides = strided::dense(shape).into();
         let (name, shape, core) = (name.into(), shape.into(), core.clone());
         Ok(Self(Arc::new(Inner { name, dtype, shape, strides, offset: 0, window, core })))
+    }
+
+    /// A part of a caller's buffer, `place` bytes from its start on.
+    pub(super) fn within(
+        core: &Arc<Core>,
+        storage: &Arc<Storage>,
+        name: &str,
+        dtype: Dtype,
+        shape: &[usize],
+        place: u64,
+    ) -> Result<Self> {
+        let (bytes, size) = (byte_size(core, name, dtype, shape)?, dtype.size() as u64);
+        let refuse = |name, expected, found| Err(Error::Parameter { name, expected, found });
+        if !place.is_multiple_of(size) {
+            let expected = format!("a multiple of the {size} bytes of an element of `{name}`");
+            return refuse("offset", expected, place.to_string());
+        }
+        let end = place.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(WORD));
+        if bytes > 0 && end.is_none_or(|end| end > storage.bytes) {
+            let expected = format!("whole words for `{name}` within {} bytes", storage.bytes);
+            return refuse("offset", expected, format!("{bytes} bytes from {place} on"));
+        }
+        let whole = (bytes > 0).then(|| Window::within(core, storage, 0..storage.bytes));
+        let (strides, shape) = (strided::dense(shape).into(), shape.into());
+        let inner = Inner {
+            name: name.into(),
+            dtype,
+            shape,
+            strides,
+            offset: 0,
+            window: whole,
+            core: core.clone(),
+        };
+        let place = usize::try_from(place / size).unwrap_or(usize::MAX);
+        let tensor = Self(Arc::new(inner));
+        let tensor = tensor.view(tensor.shape(), tensor.strides(), place);
+        tensor.slot()?;
+        Ok(tensor)
     }
 
     /// The name that errors call it by.
@@ -249,6 +319,14 @@ impl Tensor {
         Some((window.storage.buffer.get()?, window.bytes.clone()))
     }
 
+    /// Fails when it lies in a caller's buffer that copies cannot read, or write.
+    pub(super) fn check_copies(&self, write: bool) -> Result<()> {
+        match self.memory() {
+            Some((buffer, _)) => buffer.check_copies(self.name(), write),
+            None => Ok(()),
+        }
+    }
+
     /// The buffer and the bytes of it that a binding shows to kernels.
     #[cfg(feature = "forms")]
     pub(super) fn bound(&self) -> Option<(&Buffer, Range<u64>)> {
@@ -358,7 +436,9 @@ impl Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
+        if let Some(buffer) = self.buffer.take()
+            && !buffer.is_callers()
+        {
             self.core.pool.give(buffer);
         }
     }

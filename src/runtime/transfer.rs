@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Runtime;
 use super::raw::Memory;
+use super::raw::embed::Links;
 use super::recorder::Recording;
 use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
@@ -26,6 +27,7 @@ const THREADS: usize = 8;
 
 /// Copies `bytes`, all that the tensor holds, to the device. Returns when the last piece is staged.
 pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, mut bytes: &[u8]) -> Result<()> {
+    tensor.check_copies(true)?;
     let mut under_way = VecDeque::<Submission>::new();
     for places in Pieces::of(tensor) {
         if under_way.len() == PIECES
@@ -49,6 +51,7 @@ pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, mut bytes: &[u8]) -> Re
 
 /// Copies all that the tensor holds to `bytes`, of the same length, behind all work submitted before.
 pub(super) fn download(runtime: &Runtime, tensor: &Tensor, mut bytes: &mut [u8]) -> Result<()> {
+    tensor.check_copies(false)?;
     let mut under_way = VecDeque::new();
     for places in Pieces::of(tensor) {
         if under_way.len() == PIECES
@@ -145,7 +148,7 @@ pub(super) fn dummy_holds(runtime: &Runtime) -> Result<bool> {
     let mut commands = core.commands()?;
     commands.begin(core.heap.descriptors())?;
     commands.copy(dummy, target, [[0, 0, dummy.bytes()]].into_iter());
-    let (value, _) = core.submit(Recording::new(commands))?;
+    let (value, _) = core.submit(Recording::new(commands), &Links::default())?;
     core.wait(value)?;
     Ok(target.mapped()[..dummy.bytes() as usize].iter().all(|byte| *byte == 0))
 }

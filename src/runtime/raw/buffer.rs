@@ -1,12 +1,13 @@
 //! Buffers with their memory.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use ash::vk;
 use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme};
 use gpu_allocator::{AllocationError, MemoryLocation};
 
+use super::embed::Keep;
 use super::{Device, Named};
 use crate::error::{Error, Result};
 use crate::runtime::lock;
@@ -22,15 +23,24 @@ pub(in crate::runtime) enum Memory {
     Readback,
 }
 
-/// A buffer bound to memory of its own.
+/// A buffer bound to memory of its own, or a caller's.
 pub(in crate::runtime) struct Buffer {
     handle: vk::Buffer,
-    /// There until the buffer is dropped.
+    /// There until the buffer is dropped, unless it is a caller's.
     allocation: Option<Allocation>,
     bytes: u64,
     memory: Memory,
     id: u64,
     device: Arc<Device>,
+    /// What there is to know of a caller's buffer.
+    callers: Option<Callers>,
+}
+
+/// A caller's buffer.
+struct Callers {
+    usage: vk::BufferUsageFlags,
+    /// Dropped when nothing uses the buffer any more.
+    keep: Mutex<Vec<Keep>>,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -65,9 +75,60 @@ impl Buffer {
             memory,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),
+            callers: None,
         };
         buffer.bind(name).map_err(|error| sized(error, device, name, bytes))?;
         Ok(buffer)
+    }
+
+    /// A caller's buffer, which is left as it is.
+    pub(super) fn of_caller(
+        device: &Arc<Device>,
+        handle: vk::Buffer,
+        bytes: u64,
+        usage: vk::BufferUsageFlags,
+    ) -> Self {
+        Self {
+            handle,
+            allocation: None,
+            bytes,
+            memory: Memory::Device,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            device: device.clone(),
+            callers: Some(Callers { usage, keep: Mutex::default() }),
+        }
+    }
+
+    /// Whether it is a caller's of this size and usage, which then also keeps `keep`.
+    pub(super) fn keep(&self, bytes: u64, usage: vk::BufferUsageFlags, keep: Option<Keep>) -> bool {
+        let Some(callers) = &self.callers else { return false };
+        let same = self.bytes == bytes && callers.usage == usage;
+        if same {
+            lock(&callers.keep).extend(keep);
+        }
+        same
+    }
+
+    /// Whether it is a caller's.
+    pub(in crate::runtime) fn is_callers(&self) -> bool {
+        self.callers.is_some()
+    }
+
+    /// Fails when a caller has made the buffer so that copies cannot read it, or write it.
+    pub(in crate::runtime) fn check_copies(&self, name: &str, write: bool) -> Result<()> {
+        let (needed, text) = match write {
+            true => (vk::BufferUsageFlags::TRANSFER_DST, "TRANSFER_DST"),
+            false => (vk::BufferUsageFlags::TRANSFER_SRC, "TRANSFER_SRC"),
+        };
+        let Some(callers) = &self.callers else { return Ok(()) };
+        if callers.usage.contains(needed) {
+            return Ok(());
+        }
+        Err(Error::Parameter {
+            name: "usage",
+            expected: format!("{text} in the buffer of `{name}`, for copies and fills"),
+            found: format!("{:?}", callers.usage),
+        })
     }
 
     fn bind(&mut self, name: &str) -> Result<()> {
@@ -130,6 +191,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.is_callers() {
+            return;
+        }
         // SAFETY: commands that use the buffer keep it alive until the device is done with them.
         unsafe { self.device.handle.destroy_buffer(self.handle, None) };
         if let (Some(allocation), Some(allocator)) =

@@ -8,11 +8,12 @@ use super::{Buffer, Descriptors, Device, Named, Pipeline, Queries};
 use crate::error::Result;
 use crate::runtime::hazard::{Barrier, Stages};
 
-/// A command buffer with a pool of its own, so that threads record independently.
+/// A command buffer with a pool of its own, so that threads record independently; or a caller's.
 ///
 /// Commands refer to buffers, pipelines and queries without holding them: whoever submits keeps those alive until the
 /// device is done.
 pub(in crate::runtime) struct Commands {
+    /// Null when the buffer is a caller's.
     pool: vk::CommandPool,
     buffer: vk::CommandBuffer,
     /// The barriers recorded.
@@ -45,13 +46,30 @@ impl Commands {
         Ok(commands)
     }
 
+    /// A caller's command buffer, which is recording and stays the caller's to end and to submit.
+    pub(super) fn of_caller(device: &Arc<Device>, buffer: vk::CommandBuffer) -> Self {
+        let (pool, device) = (vk::CommandPool::null(), device.clone());
+        Self { pool, buffer, barriers: Vec::new(), device }
+    }
+
     pub(super) fn handle(&self) -> vk::CommandBuffer {
         self.buffer
     }
 
+    /// Whether the buffer is a caller's.
+    pub(in crate::runtime) fn is_callers(&self) -> bool {
+        self.pool == vk::CommandPool::null()
+    }
+
     /// Starts over, behind everything submitted before. The device is done with earlier commands of this buffer.
+    /// A caller's goes on, behind whatever was recorded and submitted before.
     pub(in crate::runtime) fn begin(&mut self, descriptors: &Descriptors) -> Result<()> {
         self.barriers.clear();
+        if self.is_callers() {
+            self.bind_descriptors(descriptors);
+            self.barrier(Barrier { before: Stages::ANY, after: Stages::ALL });
+            return Ok(());
+        }
         let device = &self.device.handle;
         let info = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
@@ -81,8 +99,13 @@ impl Commands {
         }
     }
 
-    /// Ends the recording; makes results of copies visible to the host.
+    /// Ends the recording; makes results of copies visible to the host. A caller's stays open, and all results are
+    /// visible to whatever comes.
     pub(in crate::runtime) fn end(&mut self) -> Result<()> {
+        if self.is_callers() {
+            self.barrier(Barrier { before: Stages::ALL, after: Stages::ANY });
+            return Ok(());
+        }
         self.barrier(Barrier { before: Stages::TRANSFER, after: Stages::HOST });
         // SAFETY: the buffer is recording.
         unsafe { self.device.handle.end_command_buffer(self.buffer) }.named("vkEndCommandBuffer")
@@ -217,6 +240,11 @@ fn scope(stages: Stages) -> (vk::PipelineStageFlags2, vk::AccessFlags2) {
         stage |= vk::PipelineStageFlags2::HOST;
         access |= vk::AccessFlags2::HOST_READ;
     }
+    if stages.contains(Stages::ANY) {
+        // The host is not among all commands.
+        stage |= vk::PipelineStageFlags2::ALL_COMMANDS | vk::PipelineStageFlags2::HOST;
+        access |= vk::AccessFlags2::MEMORY_READ | vk::AccessFlags2::MEMORY_WRITE;
+    }
     (stage, access)
 }
 
@@ -239,5 +267,8 @@ mod tests {
         assert!(transfer.contains(vk::AccessFlags2::TRANSFER_WRITE));
         let host = (vk::PipelineStageFlags2::HOST, vk::AccessFlags2::HOST_READ);
         assert_eq!(scope(Stages::HOST), host);
+        let any = vk::PipelineStageFlags2::ALL_COMMANDS | vk::PipelineStageFlags2::HOST;
+        let access = vk::AccessFlags2::MEMORY_READ | vk::AccessFlags2::MEMORY_WRITE;
+        assert_eq!(scope(Stages::ANY), (any, access));
     }
 }

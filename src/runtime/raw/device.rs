@@ -6,15 +6,16 @@ use ash::vk;
 use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
 use gpu_allocator::{AllocationSizes, AllocatorDebugSettings};
 
+use super::embed::{Keep, Links, QueueLock, TimelinePoint};
 use super::physical::QueueFamily;
-use super::requirements;
+use super::requirements::Switches;
 use super::{Commands, Instance, Named, Physical, Timeline};
 use crate::error::{Error, Result};
 use crate::runtime::lock;
 
 const MIB: u64 = 1 << 20;
 
-/// A logical device with one queue.
+/// A logical device with one queue, of our own or a caller's.
 pub(in crate::runtime) struct Device {
     pub(super) handle: ash::Device,
     pub(super) queue_family: QueueFamily,
@@ -27,6 +28,20 @@ pub(in crate::runtime) struct Device {
     /// Whether pipelines can require a subgroup size.
     pub(in crate::runtime) required_subgroup_size: bool,
     instance: Arc<Instance>,
+    /// The last to go.
+    owner: Owner,
+}
+
+/// Whose a device is.
+pub(super) enum Owner {
+    /// The runtime's, which made it.
+    Runtime,
+    /// A caller's, who keeps it.
+    Caller {
+        queue_lock: Option<QueueLock>,
+        /// Dropped when nothing uses the device any more.
+        _keep: Option<Keep>,
+    },
 }
 
 impl Device {
@@ -38,6 +53,17 @@ impl Device {
         let handle = create(instance, physical)?;
         // SAFETY: the queue was asked for at creation.
         let queue = unsafe { handle.get_device_queue(physical.queue.index, 0) };
+        Self::new(instance, physical, handle, queue, Owner::Runtime)
+    }
+
+    /// A device with the features that are required, and its queue of the family in `physical`.
+    pub(super) fn new(
+        instance: &Arc<Instance>,
+        physical: &Physical,
+        handle: ash::Device,
+        queue: vk::Queue,
+        owner: Owner,
+    ) -> Result<Arc<Self>> {
         let mut device = Self {
             handle,
             queue_family: physical.queue,
@@ -47,6 +73,7 @@ impl Device {
             memory_budget: physical.memory_budget,
             required_subgroup_size: physical.required_subgroup_size,
             instance: instance.clone(),
+            owner,
         };
         device.allocator = Mutex::new(Some(device.new_allocator()?));
         Ok(Arc::new(device))
@@ -75,34 +102,60 @@ impl Device {
         &self.instance
     }
 
-    /// Hands recorded commands to the queue; `timeline` reaches `value` when they are done.
+    /// Uses the queue while nobody else does.
+    fn with_queue<T>(&self, mut work: impl FnMut(vk::Queue) -> T) -> Result<T> {
+        let queue = lock(&self.queue);
+        let Owner::Caller { queue_lock: Some(queue_lock), .. } = &self.owner else {
+            return Ok(work(*queue));
+        };
+        let mut done = None;
+        queue_lock(&mut || {
+            done.get_or_insert_with(|| work(*queue));
+        });
+        done.ok_or_else(|| Error::Parameter {
+            name: "queue_lock",
+            expected: "a call of what it is given".into(),
+            found: "none".into(),
+        })
+    }
+
+    /// Hands recorded commands to the queue, behind what `links` waits for; `timeline` reaches `value` and what `links`
+    /// signals is signalled when they are done.
     pub(in crate::runtime) fn submit(
         &self,
         commands: &Commands,
         timeline: &Timeline,
         value: u64,
+        links: &Links<'_>,
     ) -> Result<()> {
         let buffers = [vk::CommandBufferSubmitInfo::default().command_buffer(commands.handle())];
-        let signals = [vk::SemaphoreSubmitInfo::default()
-            .semaphore(timeline.handle())
-            .value(value)
-            .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)];
+        let info = |point: &TimelinePoint| {
+            vk::SemaphoreSubmitInfo::default()
+                .semaphore(point.semaphore)
+                .value(point.value)
+                .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)
+        };
+        let done = TimelinePoint { semaphore: timeline.handle(), value };
+        let waits: Vec<_> = links.waits.iter().map(info).collect();
+        let signals: Vec<_> = [&done].into_iter().chain(links.signals).map(info).collect();
         let submit = vk::SubmitInfo2::default()
+            .wait_semaphore_infos(&waits)
             .command_buffer_infos(&buffers)
             .signal_semaphore_infos(&signals);
-        let queue = lock(&self.queue);
         // SAFETY: the queue is locked, the commands are ended and stay alive with all they use until the timeline
-        // reaches `value`, and values only grow: the runtime's in-flight list sees to both.
-        unsafe { self.handle.queue_submit2(*queue, &[submit], vk::Fence::null()) }
-            .named("vkQueueSubmit2")
+        // reaches `value`, and values only grow: the runtime's in-flight list sees to both. Who gave the links has
+        // vouched for them.
+        let submit =
+            |queue| unsafe { self.handle.queue_submit2(queue, &[submit], vk::Fence::null()) };
+        self.with_queue(submit)?.named("vkQueueSubmit2")
     }
 
     /// Waits until the queue is empty; a lost device counts as done.
     pub(in crate::runtime) fn wait_idle(&self) {
-        let queue = lock(&self.queue);
         // SAFETY: the queue is locked.
-        if let Err(code) = unsafe { self.handle.queue_wait_idle(*queue) } {
-            tracing::error!(?code, "vkQueueWaitIdle failed");
+        let waited = self.with_queue(|queue| unsafe { self.handle.queue_wait_idle(queue) });
+        if let Err(error) = waited.and_then(|code| code.named("vkQueueWaitIdle")) {
+            tracing::error!(%error, "waiting for the queue");
         }
     }
 
@@ -145,6 +198,9 @@ impl Drop for Device {
             }
         }
         drop(allocator);
+        if matches!(self.owner, Owner::Caller { .. }) {
+            return;
+        }
         // SAFETY: every object of the device holds it alive, so none is left, and the runtime waited for the queue
         // before it let go of them.
         unsafe { self.handle.destroy_device(None) };
@@ -157,13 +213,15 @@ fn create(instance: &Arc<Instance>, physical: &Physical) -> Result<ash::Device> 
         .queue_family_index(physical.queue.index)
         .queue_priorities(&priorities)];
     let extensions: Vec<_> = physical.extensions.iter().map(|name| name.as_ptr()).collect();
-    let mut features = requirements::features();
     let info = vk::DeviceCreateInfo::default()
         .queue_create_infos(&queues)
-        .enabled_extension_names(&extensions)
-        .enabled_features(&features.core)
-        .push_next(&mut features.v12)
-        .push_next(&mut features.v13);
-    // SAFETY: the handle comes from this instance, and every feature and extension asked for was found there.
-    unsafe { instance.handle().create_device(physical.handle, &info, None) }.named("vkCreateDevice")
+        .enabled_extension_names(&extensions);
+    let mut switches = Switches::default();
+    // SAFETY: the handle comes from this instance, and every feature and extension asked for was found there; the chain
+    // has nothing but the switches.
+    unsafe {
+        let info = switches.switch_on(info);
+        instance.handle().create_device(physical.handle, &info, None)
+    }
+    .named("vkCreateDevice")
 }

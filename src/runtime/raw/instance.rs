@@ -13,7 +13,7 @@ use crate::runtime::validation::{Canary, Validation};
 
 const LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 
-/// A Vulkan instance.
+/// A Vulkan instance, of our own or a caller's.
 pub(in crate::runtime) struct Instance {
     messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
     handle: ash::Instance,
@@ -21,8 +21,8 @@ pub(in crate::runtime) struct Instance {
     canary: Arc<Canary>,
     /// There when tests let calls fail.
     _over: Option<Over>,
-    /// The loaded library; outlives everything that came from it.
-    entry: ash::Entry,
+    /// The loaded library; outlives everything that came from it. `None` when the instance is a caller's.
+    entry: Option<ash::Entry>,
 }
 
 impl Instance {
@@ -37,9 +37,11 @@ impl Instance {
         let layer_extensions = if validation.any() { layer_extensions(&entry)? } else { vec![] };
         let handle = create(&entry, validation, &layer_extensions, &canary)?;
         let (handle, over) = Over::new(&entry, handle);
-        let mut instance = Self { messenger: None, handle, canary, _over: over, entry };
-        if validation.any() {
-            let debug_utils = ext::debug_utils::Instance::new(&instance.entry, &instance.handle);
+        let debug_utils =
+            validation.any().then(|| ext::debug_utils::Instance::new(&entry, &handle));
+        let mut instance =
+            Self { messenger: None, handle, canary, _over: over, entry: Some(entry) };
+        if let Some(debug_utils) = debug_utils {
             // SAFETY: the canary that the messenger points to lives as long as the instance.
             let messenger = unsafe {
                 debug_utils.create_debug_utils_messenger(&messenger_info(&instance.canary), None)
@@ -48,6 +50,12 @@ impl Instance {
             instance.messenger = Some((debug_utils, messenger));
         }
         Ok(Arc::new(instance))
+    }
+
+    /// A caller's instance, which is left as it is. Its layers report to the caller.
+    pub(super) fn of_caller(handle: ash::Instance) -> Arc<Self> {
+        let canary = Arc::new(Canary::default());
+        Arc::new(Self { messenger: None, handle, canary, _over: None, entry: None })
     }
 
     pub(super) fn handle(&self) -> &ash::Instance {
@@ -73,10 +81,27 @@ impl Instance {
             .map(|(index, handle)| Physical::query(&self.handle, handle, index))
             .collect())
     }
+
+    /// A device of the instance's.
+    pub(super) fn physical_device(&self, handle: vk::PhysicalDevice) -> Result<Physical> {
+        // SAFETY: the instance is alive.
+        let handles = unsafe { self.handle.enumerate_physical_devices() }
+            .named("vkEnumeratePhysicalDevices")?;
+        let index = handles.iter().position(|other| *other == handle);
+        let index = index.ok_or_else(|| Error::Parameter {
+            name: "physical_device",
+            expected: format!("one of the {} of the instance", handles.len()),
+            found: "another handle".into(),
+        })?;
+        Ok(Physical::query(&self.handle, handle, index))
+    }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        if self.entry.is_none() {
+            return;
+        }
         // SAFETY: every object of the instance holds it alive, so none is left; the canary is still there.
         unsafe {
             if let Some((debug_utils, messenger)) = self.messenger.take() {

@@ -1,6 +1,6 @@
 //! Every Vulkan handle and every `unsafe` block of the crate.
 //!
-//! Each type owns its handles, keeps alive what they depend on, and gives out nothing of `ash` beyond this module. The
+//! Each type owns its handles or, where the runtime is embedded, leaves a caller's as they are; it keeps alive what they depend on, and gives out nothing of `ash` beyond this module. The
 //! rules that Vulkan leaves to its callers are kept by the types where they can be, and named in each `SAFETY` comment
 //! where they rest on the runtime above.
 
@@ -8,6 +8,7 @@ mod buffer;
 mod command;
 mod descriptor;
 mod device;
+pub(crate) mod embed;
 mod faults;
 mod instance;
 mod physical;

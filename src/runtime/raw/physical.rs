@@ -4,7 +4,8 @@ use std::ffi::CStr;
 
 use ash::{ext, khr, vk};
 
-use super::requirements::{self, Features};
+use super::{Instance, requirements};
+use crate::error::{Error, Result};
 use crate::runtime::info::{DeviceInfo, DeviceKind, FloatControls, Limits};
 
 /// Slots of a bindless heap below which a device is not worth having.
@@ -56,7 +57,7 @@ impl Physical {
             let [major, minor, _] = info.api_version;
             info.lacks.push(format!("Vulkan 1.3 (it has {major}.{minor})"));
         } else {
-            info.lacks.extend(requirements::missing(properties.features, &properties.v11));
+            info.lacks.extend(properties.lacks);
             if info.limits.max_heap_slots < MIN_HEAP_SLOTS {
                 info.lacks.push(format!("{MIN_HEAP_SLOTS} update-after-bind storage buffers"));
             }
@@ -76,15 +77,40 @@ impl Physical {
             extensions: wanted.into_iter().filter(|name| has(name)).collect(),
         }
     }
+
+    /// With a caller's choice of queue family.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for one that does not compute.
+    pub(super) fn with_family(mut self, instance: &Instance, index: u32) -> Result<Self> {
+        // SAFETY: the handle comes from this instance.
+        let families =
+            unsafe { instance.handle().get_physical_device_queue_family_properties(self.handle) };
+        let computes = families
+            .get(index as usize)
+            .filter(|family| family.queue_flags.contains(vk::QueueFlags::COMPUTE));
+        let family = computes.ok_or_else(|| Error::Parameter {
+            name: "queue_family",
+            expected: "a family that computes".into(),
+            found: format!("{index} of the {} of {}", families.len(), self.info.name),
+        })?;
+        self.queue = QueueFamily {
+            index,
+            timestamp_bits: family.timestamp_valid_bits,
+            timestamp_period: self.queue.timestamp_period,
+        };
+        self.info.timestamps = self.queue.timestamp_bits > 0;
+        Ok(self)
+    }
 }
 
-/// Properties and features of a device of Vulkan 1.3.
+/// Properties of a device of Vulkan 1.3, and the required features that it lacks.
 #[derive(Default)]
 struct Properties {
     v11: vk::PhysicalDeviceVulkan11Properties<'static>,
     v12: vk::PhysicalDeviceVulkan12Properties<'static>,
     v13: vk::PhysicalDeviceVulkan13Properties<'static>,
-    features: Features,
+    lacks: Vec<String>,
 }
 
 impl Properties {
@@ -96,12 +122,15 @@ impl Properties {
             .push_next(&mut found.v13);
         // SAFETY: the device is of Vulkan 1.3, which knows every struct of the chain.
         unsafe { instance.get_physical_device_properties2(handle, &mut properties) };
+        let (mut v12, mut v13) = <_>::default();
         let mut features = vk::PhysicalDeviceFeatures2::default()
-            .push_next(&mut found.features.v12)
-            .push_next(&mut found.features.v13);
-        // SAFETY: as above.
-        unsafe { instance.get_physical_device_features2(handle, &mut features) };
-        found.features.core = features.features;
+            .push_next::<vk::PhysicalDeviceVulkan12Features<'_>>(&mut v12)
+            .push_next::<vk::PhysicalDeviceVulkan13Features<'_>>(&mut v13);
+        // SAFETY: as above; the chain is then read as it was made.
+        found.lacks = unsafe {
+            instance.get_physical_device_features2(handle, &mut features);
+            requirements::missing(&features, &found.v11)
+        };
         found
     }
 }

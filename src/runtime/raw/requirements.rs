@@ -1,14 +1,13 @@
-//! What the runtime asks of every device: one table for the device check, for opening the device and for the tests.
+//! What the runtime asks of every device: one table for the device check, for opening a device, for the check of a
+//! caller's, and for the tests.
+//!
+//! Vulkan has a switch for a feature in several structs: in that of the version that took it in, and in that of the
+//! extension which it was before. A chain may hold either, never both.
 
-use ash::vk;
+use std::ffi::c_void;
+use std::mem::offset_of;
 
-/// Features of a device of Vulkan 1.3, offered or asked for.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Features {
-    pub(super) core: vk::PhysicalDeviceFeatures,
-    pub(super) v12: vk::PhysicalDeviceVulkan12Features<'static>,
-    pub(super) v13: vk::PhysicalDeviceVulkan13Features<'static>,
-}
+use ash::vk::{self, TaggedStructure};
 
 /// Something that every device must have.
 struct Requirement {
@@ -22,17 +21,51 @@ struct Requirement {
 
 #[derive(Clone, Copy)]
 enum Need {
-    Feature(fn(&mut Features) -> &mut vk::Bool32),
+    /// The places of its switch.
+    Feature(&'static [Switch]),
     /// Operations of subgroups in compute shaders.
     Subgroup(vk::SubgroupFeatureFlags),
+}
+
+/// Where a `VkBool32` lies in a struct of a chain.
+#[derive(Clone, Copy)]
+struct Switch {
+    tag: vk::StructureType,
+    offset: usize,
+}
+
+macro_rules! switch {
+    ($kind:ident, $($field:tt)+) => {
+        Switch {
+            tag: <vk::$kind<'static> as TaggedStructure>::STRUCTURE_TYPE,
+            offset: offset_of!(vk::$kind<'static>, $($field)+),
+        }
+    };
+}
+
+/// The switches of a feature of descriptor indexing.
+macro_rules! indexing {
+    ($field:ident) => {
+        &[
+            switch!(PhysicalDeviceVulkan12Features, $field),
+            switch!(PhysicalDeviceDescriptorIndexingFeatures, $field),
+        ]
+    };
+}
+
+/// The switches of a feature that Vulkan 1.3 took in.
+macro_rules! modern {
+    ($kind:ident, $field:ident) => {
+        &[switch!(PhysicalDeviceVulkan13Features, $field), switch!($kind, $field)]
+    };
 }
 
 const fn feature(
     name: &'static str,
     capability: Option<u32>,
-    feature: fn(&mut Features) -> &mut vk::Bool32,
+    switches: &'static [Switch],
 ) -> Requirement {
-    Requirement { name, need: Need::Feature(feature), capability }
+    Requirement { name, need: Need::Feature(switches), capability }
 }
 
 const fn subgroup(
@@ -46,42 +79,69 @@ const fn subgroup(
 /// All of it. A capability that no kernel has is not here.
 const REQUIREMENTS: &[Requirement] = &[
     // What the modules declare.
-    feature("runtimeDescriptorArray", Some(5302), |f| &mut f.v12.runtime_descriptor_array),
+    feature("runtimeDescriptorArray", Some(5302), indexing!(runtime_descriptor_array)),
     subgroup("basic subgroup operations", 61, vk::SubgroupFeatureFlags::BASIC),
     subgroup("subgroup arithmetic", 63, vk::SubgroupFeatureFlags::ARITHMETIC),
     subgroup("subgroup shuffles", 65, vk::SubgroupFeatureFlags::SHUFFLE),
     // What they do without declaring it: index the heap by push constants, take their workgroup size from one.
-    feature("shaderStorageBufferArrayDynamicIndexing", None, |f| {
-        &mut f.core.shader_storage_buffer_array_dynamic_indexing
-    }),
-    feature("maintenance4", None, |f| &mut f.v13.maintenance4),
+    feature(
+        "shaderStorageBufferArrayDynamicIndexing",
+        None,
+        &[switch!(PhysicalDeviceFeatures2, features.shader_storage_buffer_array_dynamic_indexing)],
+    ),
+    feature("maintenance4", None, modern!(PhysicalDeviceMaintenance4Features, maintenance4)),
     // The heap.
-    feature("descriptorIndexing", None, |f| &mut f.v12.descriptor_indexing),
-    feature("descriptorBindingPartiallyBound", None, |f| {
-        &mut f.v12.descriptor_binding_partially_bound
-    }),
-    feature("descriptorBindingStorageBufferUpdateAfterBind", None, |f| {
-        &mut f.v12.descriptor_binding_storage_buffer_update_after_bind
-    }),
-    feature("descriptorBindingUpdateUnusedWhilePending", None, |f| {
-        &mut f.v12.descriptor_binding_update_unused_while_pending
-    }),
+    feature("descriptorBindingPartiallyBound", None, indexing!(descriptor_binding_partially_bound)),
+    feature(
+        "descriptorBindingStorageBufferUpdateAfterBind",
+        None,
+        indexing!(descriptor_binding_storage_buffer_update_after_bind),
+    ),
+    feature(
+        "descriptorBindingUpdateUnusedWhilePending",
+        None,
+        indexing!(descriptor_binding_update_unused_while_pending),
+    ),
     // Submissions and barriers.
-    feature("timelineSemaphore", None, |f| &mut f.v12.timeline_semaphore),
-    feature("synchronization2", None, |f| &mut f.v13.synchronization2),
+    feature(
+        "timelineSemaphore",
+        None,
+        &[
+            switch!(PhysicalDeviceVulkan12Features, timeline_semaphore),
+            switch!(PhysicalDeviceTimelineSemaphoreFeatures, timeline_semaphore),
+        ],
+    ),
+    feature(
+        "synchronization2",
+        None,
+        modern!(PhysicalDeviceSynchronization2Features, synchronization2),
+    ),
     // Subgroups of a known size, all full.
-    feature("subgroupSizeControl", None, |f| &mut f.v13.subgroup_size_control),
-    feature("computeFullSubgroups", None, |f| &mut f.v13.compute_full_subgroups),
+    feature(
+        "subgroupSizeControl",
+        None,
+        modern!(PhysicalDeviceSubgroupSizeControlFeatures, subgroup_size_control),
+    ),
+    feature(
+        "computeFullSubgroups",
+        None,
+        modern!(PhysicalDeviceSubgroupSizeControlFeatures, compute_full_subgroups),
+    ),
 ];
 
-/// The names of what a device of these features and subgroup properties lacks.
-pub(super) fn missing(
-    mut features: Features,
+/// The names of what a device lacks that offers these features and subgroup operations.
+///
+/// # Safety
+/// As [`Chain::new`].
+pub(super) unsafe fn missing(
+    offered: &vk::PhysicalDeviceFeatures2<'_>,
     properties: &vk::PhysicalDeviceVulkan11Properties<'_>,
 ) -> Vec<String> {
+    // SAFETY: the caller's promise.
+    let chain = unsafe { Chain::new(std::ptr::from_ref(offered).cast()) };
     let in_compute = properties.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE);
     let lacks = |requirement: &&Requirement| match requirement.need {
-        Need::Feature(feature) => *feature(&mut features) == vk::FALSE,
+        Need::Feature(switches) => !chain.has_on(switches),
         Need::Subgroup(operations) => {
             !in_compute || !properties.subgroup_supported_operations.contains(operations)
         }
@@ -89,15 +149,136 @@ pub(super) fn missing(
     REQUIREMENTS.iter().filter(lacks).map(|r| r.name.to_owned()).collect()
 }
 
-/// The features to open a device with: all that are required, and no other.
-pub(super) fn features() -> Features {
-    let mut features = Features::default();
-    for requirement in REQUIREMENTS {
-        if let Need::Feature(feature) = requirement.need {
-            *feature(&mut features) = vk::TRUE;
+/// The names of the features that a device made from this lacks. All else is the physical device's.
+///
+/// # Safety
+/// As [`Chain::new`] for its chain; `p_enabled_features` is null or valid.
+pub(super) unsafe fn switched_off(info: &vk::DeviceCreateInfo<'_>) -> Vec<String> {
+    // SAFETY: the caller's promise.
+    let (chain, core) = unsafe { (Chain::new(info.p_next), info.p_enabled_features.as_ref()) };
+    let core = core.map(|core| vk::PhysicalDeviceFeatures2::default().features(*core));
+    let core = core.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: one struct, or none.
+    let core = unsafe { Chain::new(core.cast()) };
+    let off = |switches| !chain.has_on(switches) && !core.has_on(switches);
+    features().filter(|(_, switches)| off(switches)).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// The names and switches of all features.
+fn features() -> impl Iterator<Item = (&'static str, &'static [Switch])> {
+    REQUIREMENTS.iter().filter_map(|requirement| match requirement.need {
+        Need::Feature(switches) => Some((requirement.name, switches)),
+        Need::Subgroup(_) => None,
+    })
+}
+
+/// Structs for the switches that a chain has no place for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Switches {
+    core: vk::PhysicalDeviceFeatures,
+    indexing: vk::PhysicalDeviceDescriptorIndexingFeatures<'static>,
+    timeline: vk::PhysicalDeviceTimelineSemaphoreFeatures<'static>,
+    synchronization: vk::PhysicalDeviceSynchronization2Features<'static>,
+    subgroups: vk::PhysicalDeviceSubgroupSizeControlFeatures<'static>,
+    maintenance: vk::PhysicalDeviceMaintenance4Features<'static>,
+}
+
+// SAFETY: the pointers in it are null but while `switch_on`'s caller borrows all of it.
+unsafe impl Send for Switches {}
+// SAFETY: as above.
+unsafe impl Sync for Switches {}
+
+impl Switches {
+    /// Switches on all that is required and leaves on what was.
+    ///
+    /// # Safety
+    /// As [`Chain::new`] for the chain of `info`, whose structs can be written; `p_enabled_features` is null or valid.
+    pub(super) unsafe fn switch_on<'a>(
+        &'a mut self,
+        mut info: vk::DeviceCreateInfo<'a>,
+    ) -> vk::DeviceCreateInfo<'a> {
+        *self = Self::default();
+        // SAFETY: the caller's promise.
+        let (chain, core) = unsafe { (Chain::new(info.p_next), info.p_enabled_features.as_ref()) };
+        let has = |tag| chain.structs().any(|(found, _)| found == tag);
+        if !has(vk::PhysicalDeviceFeatures2::STRUCTURE_TYPE) {
+            self.core = core.copied().unwrap_or_default();
+            let from = offset_of!(vk::PhysicalDeviceFeatures2<'_>, features);
+            for switch in features().flat_map(|(_, switches)| switches) {
+                if switch.tag == vk::PhysicalDeviceFeatures2::STRUCTURE_TYPE {
+                    let core = std::ptr::from_mut(&mut self.core);
+                    // SAFETY: the switch lies in the struct within that of its tag.
+                    unsafe {
+                        core.byte_add(switch.offset - from).cast::<vk::Bool32>().write(vk::TRUE)
+                    };
+                }
+            }
+            info.p_enabled_features = &self.core;
         }
+        let of_12 = !has(vk::PhysicalDeviceVulkan12Features::STRUCTURE_TYPE);
+        let of_13 = !has(vk::PhysicalDeviceVulkan13Features::STRUCTURE_TYPE);
+        if of_12 && !has(vk::PhysicalDeviceDescriptorIndexingFeatures::STRUCTURE_TYPE) {
+            info = info.push_next(&mut self.indexing);
+        }
+        if of_12 && !has(vk::PhysicalDeviceTimelineSemaphoreFeatures::STRUCTURE_TYPE) {
+            info = info.push_next(&mut self.timeline);
+        }
+        if of_13 && !has(vk::PhysicalDeviceSynchronization2Features::STRUCTURE_TYPE) {
+            info = info.push_next(&mut self.synchronization);
+        }
+        if of_13 && !has(vk::PhysicalDeviceSubgroupSizeControlFeatures::STRUCTURE_TYPE) {
+            info = info.push_next(&mut self.subgroups);
+        }
+        if of_13 && !has(vk::PhysicalDeviceMaintenance4Features::STRUCTURE_TYPE) {
+            info = info.push_next(&mut self.maintenance);
+        }
+        // SAFETY: the caller's promise, and the structs just added.
+        let chain = unsafe { Chain::new(info.p_next) };
+        for place in features().flat_map(|(_, switches)| chain.places(switches)) {
+            // SAFETY: the switch lies in a struct of its tag, which can be written.
+            unsafe { place.cast_mut().write(vk::TRUE) };
+        }
+        info
     }
-    features
+}
+
+/// Vulkan's structs behind each other.
+struct Chain {
+    first: *const c_void,
+}
+
+impl Chain {
+    /// # Safety
+    /// Every pointer of the chain is null or to a struct of the type that its `s_type` says, which lives and is not
+    /// written by others while the chain is used.
+    unsafe fn new(first: *const c_void) -> Self {
+        Self { first }
+    }
+
+    /// The tag and the address of each.
+    fn structs(&self) -> impl Iterator<Item = (vk::StructureType, *const c_void)> {
+        let mut next: *const vk::BaseInStructure<'static> = self.first.cast();
+        std::iter::from_fn(move || {
+            // SAFETY: what `new` was promised.
+            let found = unsafe { next.as_ref() }?;
+            let at = next.cast();
+            next = found.p_next;
+            Some((found.s_type, at))
+        })
+    }
+
+    /// Where these switches lie in the chain.
+    fn places(&self, switches: &[Switch]) -> impl Iterator<Item = *const vk::Bool32> {
+        self.structs().flat_map(|(tag, at)| {
+            let here = switches.iter().filter(move |switch| switch.tag == tag);
+            here.map(move |switch| at.wrapping_byte_add(switch.offset).cast())
+        })
+    }
+
+    fn has_on(&self, switches: &[Switch]) -> bool {
+        // SAFETY: the switch lies in a struct of its tag.
+        self.places(switches).any(|place| unsafe { place.read() } == vk::TRUE)
+    }
 }
 
 #[cfg(test)]
@@ -141,9 +322,30 @@ mod tests {
         assert_eq!(declared, required);
     }
 
+    type V12 = vk::PhysicalDeviceVulkan12Features<'static>;
+    type V13 = vk::PhysicalDeviceVulkan13Features<'static>;
+
+    /// What a device lacks of whose features all are offered but those named.
+    fn missing_without(
+        off: &[Switch],
+        properties: &vk::PhysicalDeviceVulkan11Properties<'_>,
+    ) -> Vec<String> {
+        let (mut v12, mut v13) = (V12::default(), V13::default());
+        let offered = vk::PhysicalDeviceFeatures2::default();
+        let offered = offered.push_next(&mut v12).push_next(&mut v13);
+        // SAFETY: the structs are there, and nobody else has them.
+        unsafe {
+            let chain = Chain::new(std::ptr::from_ref(&offered).cast());
+            let all = |on: vk::Bool32, place: *const vk::Bool32| place.cast_mut().write(on);
+            features().flat_map(|(_, s)| chain.places(s)).for_each(|p| all(vk::TRUE, p));
+            chain.places(off).for_each(|p| all(vk::FALSE, p));
+            missing(&offered, properties)
+        }
+    }
+
     #[test]
     fn a_device_that_has_it_all_lacks_nothing() {
-        assert!(missing(features(), &subgroups(every_operation())).is_empty());
+        assert!(missing_without(&[], &subgroups(every_operation())).is_empty());
         let others = vk::SubgroupFeatureFlags::VOTE | vk::SubgroupFeatureFlags::BALLOT;
         assert!(!every_operation().intersects(others));
     }
@@ -151,20 +353,65 @@ mod tests {
     #[test]
     fn whatever_a_device_lacks_is_named() {
         for requirement in REQUIREMENTS {
-            let (mut offered, mut operations) = (features(), every_operation());
-            match requirement.need {
-                Need::Feature(feature) => *feature(&mut offered) = vk::FALSE,
-                Need::Subgroup(lacking) => operations &= !lacking,
-            }
-            assert_eq!(missing(offered, &subgroups(operations)), [requirement.name]);
+            let found = match requirement.need {
+                Need::Feature(switches) => missing_without(switches, &subgroups(every_operation())),
+                Need::Subgroup(lacking) => {
+                    missing_without(&[], &subgroups(every_operation() & !lacking))
+                }
+            };
+            assert_eq!(found, [requirement.name]);
         }
         let mut drawing = subgroups(every_operation());
         drawing.subgroup_supported_stages = vk::ShaderStageFlags::FRAGMENT;
         assert_eq!(
-            missing(features(), &drawing),
+            missing_without(&[], &drawing),
             ["basic subgroup operations", "subgroup arithmetic", "subgroup shuffles"]
         );
-        let nothing = missing(Features::default(), &<_>::default());
+        // SAFETY: one struct.
+        let nothing = unsafe { missing(&<_>::default(), &<_>::default()) };
         assert_eq!(nothing.len(), REQUIREMENTS.len());
+    }
+
+    /// What a device made from this lacks, before and after all is switched on; the number of its structs then.
+    fn switched(info: vk::DeviceCreateInfo<'_>) -> (usize, usize, usize) {
+        let mut switches = Switches::default();
+        // SAFETY: tests chain what they have.
+        unsafe {
+            let before = switched_off(&info).len();
+            let info = switches.switch_on(info);
+            (before, switched_off(&info).len(), Chain::new(info.p_next).structs().count())
+        }
+    }
+
+    #[test]
+    fn switches_go_where_there_is_a_place() {
+        let all = features().count();
+        let info = vk::DeviceCreateInfo::default;
+        assert_eq!(switched(info()), (all, 0, 5));
+        let (mut v12, mut v13) = (V12::default(), V13::default());
+        assert_eq!(switched(info().push_next(&mut v12)), (all, 0, 4));
+        let info_13 = info().push_next(&mut v12).push_next(&mut v13);
+        // The structs are on from the call before.
+        assert_eq!(switched(info_13), (all - 5, 0, 2));
+        let mut timeline = vk::PhysicalDeviceTimelineSemaphoreFeatures::default();
+        let mut features = vk::PhysicalDeviceFeatures2::default();
+        let info_2 = info().push_next(&mut timeline).push_next(&mut features);
+        assert_eq!(switched(info_2), (all, 0, 6));
+        assert_eq!(timeline.timeline_semaphore, vk::TRUE);
+        assert_eq!(features.features.shader_storage_buffer_array_dynamic_indexing, vk::TRUE);
+    }
+
+    #[test]
+    fn what_was_on_stays_on() {
+        let core = vk::PhysicalDeviceFeatures::default().shader_int64(true);
+        let mut switches = Switches::default();
+        let info = vk::DeviceCreateInfo::default().enabled_features(&core);
+        // SAFETY: a chain of nothing, and a struct that is there.
+        let on = unsafe { *switches.switch_on(info).p_enabled_features };
+        assert_eq!(
+            [on.shader_int64, on.shader_storage_buffer_array_dynamic_indexing],
+            [vk::TRUE; 2]
+        );
+        assert_eq!(on.shader_float64, vk::FALSE);
     }
 }
