@@ -1,6 +1,7 @@
 //! The one error type of the library.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -150,6 +151,14 @@ pub enum Error {
         /// The kernel or step in flight; `None` when it was lost by an earlier call.
         during: Option<String>,
     },
+    /// The device was not done with some work within the time that waits are given.
+    #[error("the device did not finish `{during}` within {} s", .limit.as_secs_f64())]
+    TimedOut {
+        /// The kernels or the step in flight.
+        during: String,
+        /// How long a wait may take; see [`RuntimeOptions::timeout`](crate::runtime::RuntimeOptions::timeout).
+        limit: Duration,
+    },
     /// The device does not run a kernel as required.
     #[error("{device} cannot run this: {reason}")]
     Unsupported {
@@ -203,6 +212,7 @@ impl Error {
             Self::OutOfMemory { .. } => "out-of-memory",
             Self::HeapFull { .. } => "heap-full",
             Self::DeviceLost { .. } => "device-lost",
+            Self::TimedOut { .. } => "timed-out",
             Self::Unsupported { .. } => "unsupported",
             Self::Vulkan { .. } => "vulkan",
         }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use super::RuntimeOptions;
 #[cfg(feature = "forms")]
@@ -35,6 +36,8 @@ pub(super) struct Core {
     in_flight: Mutex<InFlight>,
     spare: Mutex<Spare>,
     health: Health,
+    /// How long a wait may take.
+    timeout: Duration,
     timeline: Timeline,
     pub(super) device: Arc<Device>,
 }
@@ -46,6 +49,8 @@ pub(super) struct Strain {
     pub(super) groups: AtomicU32,
     /// Bytes of NaN that kernels see behind each tensor.
     pub(super) guard: AtomicU64,
+    /// Nanoseconds that a wait may take, where not 0.
+    pub(super) wait: AtomicU64,
 }
 
 /// Submissions that the device may still be working on, oldest first.
@@ -72,6 +77,9 @@ struct Spare {
     commands: Vec<Commands>,
     queries: Vec<Queries>,
 }
+
+/// How long a device that was waited for in vain is waited for at the end.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Spare objects of a kind that are kept.
 const SPARES: usize = 16;
@@ -108,6 +116,7 @@ impl Core {
             in_flight: Mutex::default(),
             spare: Mutex::default(),
             health: Health::default(),
+            timeout: options.timeout,
             timeline: Timeline::new(&device)?,
             device,
         })
@@ -209,14 +218,43 @@ impl Core {
 
     /// Waits for a submission.
     pub(super) fn wait(&self, value: u64) -> Result<()> {
-        self.timeline.wait(value).map_err(|error| self.explain(error, None))?;
+        self.wait_for(value, self.timeout())
+    }
+
+    /// How long a wait may take.
+    fn timeout(&self) -> Duration {
+        match self.strain.wait.load(Ordering::Relaxed) {
+            0 => self.timeout,
+            limit => Duration::from_nanos(limit),
+        }
+    }
+
+    fn wait_for(&self, value: u64, limit: Duration) -> Result<()> {
+        let waited = self.timeline.wait(value, limit);
+        let reached = waited.map_err(|error| self.explain(error, None))?;
         self.reap();
         self.health.check()?;
-        self.check()
+        let running = if reached { None } else { self.running(value) };
+        self.health.overdue.store(running.is_some(), Ordering::Release);
+        match running {
+            Some(during) => Err(Error::TimedOut { during, limit: self.timeout() }),
+            None => self.check(),
+        }
+    }
+
+    /// What of the submissions up to a value the device is busy with.
+    fn running(&self, value: u64) -> Option<String> {
+        let in_flight = lock(&self.in_flight);
+        let first = in_flight.list.front().filter(|entry| entry.value <= value);
+        first.map(|entry| entry.recording.summary())
     }
 
     /// Waits for all submissions; says whether there were any.
     pub(super) fn wait_all(&self) -> Result<bool> {
+        self.wait_all_for(self.timeout())
+    }
+
+    fn wait_all_for(&self, limit: Duration) -> Result<bool> {
         let (last, idle) = {
             let in_flight = lock(&self.in_flight);
             (in_flight.last, in_flight.list.is_empty())
@@ -224,7 +262,7 @@ impl Core {
         if idle {
             return Ok(false);
         }
-        self.wait(last).map(|()| true)
+        self.wait_for(last, limit).map(|()| true)
     }
 
     /// Lets go of what finished submissions kept alive.
@@ -266,15 +304,33 @@ impl Core {
         spare.queries.extend(stamps.into_pools().into_iter().take(room));
     }
 
-    /// Waits for the device as well as it can be, then lets go of everything in flight.
-    pub(super) fn shut_down(&self) {
-        if let Err(error) = self.wait_all() {
-            tracing::debug!(%error, "waiting for the last submission");
-            self.device.wait_idle();
+    /// Waits for the device as well as it can be, then lets go of everything in flight. What the device does not finish
+    /// in time is left to it for good, with all that it may use.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], then and whenever it is called again.
+    pub(super) fn shut_down(self: &Arc<Self>) -> Result<()> {
+        // Who waited in vain does not wait as long again.
+        let overdue = self.health.overdue.load(Ordering::Acquire);
+        let limit = if overdue { self.timeout().min(LAST_WAIT) } else { self.timeout() };
+        match self.wait_all_for(limit) {
+            Err(error @ Error::TimedOut { .. }) => {
+                if !self.health.abandoned.swap(true, Ordering::AcqRel) {
+                    tracing::error!(%error, "the device and all that it uses are left behind");
+                    std::mem::forget(self.clone());
+                }
+                return Err(error);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "waiting for the last submission");
+                self.device.wait_idle();
+            }
+            Ok(_) => {}
         }
         let left = std::mem::take(&mut lock(&self.in_flight).list);
         drop(left);
         self.pool.trim();
+        Ok(())
     }
 
     /// A buffer; when memory is short, first whatever finished submissions held is let go.
@@ -312,6 +368,10 @@ struct Health {
     lost: AtomicBool,
     /// What was running when it was lost, until somebody is told.
     during: Mutex<Option<String>>,
+    /// Whether somebody has waited in vain.
+    overdue: AtomicBool,
+    /// Whether it still runs what nobody waits for any more.
+    abandoned: AtomicBool,
 }
 
 impl Health {

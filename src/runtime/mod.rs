@@ -32,6 +32,7 @@ mod validation;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 #[cfg(feature = "forms")]
 #[doc(hidden)]
@@ -62,6 +63,9 @@ pub struct RuntimeOptions {
     pub heap_slots: u32,
     /// The subgroup size that kernels run with; `None` for the one that the driver prefers.
     pub lanes: Option<u32>,
+    /// How long a wait for the device may take before it is [`Error::TimedOut`]: by default 10 minutes, so that a device
+    /// that hangs is noticed. Work that takes longer in one submission needs more, up to [`Duration::MAX`].
+    pub timeout: Duration,
     /// In which form kernels run, for tests.
     #[cfg(feature = "forms")]
     #[doc(hidden)]
@@ -75,6 +79,7 @@ impl Default for RuntimeOptions {
             validation: Validation::NONE,
             heap_slots: 16384,
             lanes: None,
+            timeout: Duration::from_secs(600),
             #[cfg(feature = "forms")]
             form: Form::Heap,
         }
@@ -274,13 +279,15 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Error::Validation`], also when validation is on and tensors or submissions are still alive, for then nothing
-    /// was taken down.
+    /// was taken down. [`Error::TimedOut`] when the device does not come to an end: it is then left as it is.
     pub fn finish(self) -> Result<()> {
         let canary = self.core.device.instance().canary().clone();
         let core = Arc::downgrade(&self.core);
         let validated = self.validated;
+        let shut_down = self.core.shut_down();
         drop(self);
         canary.check()?;
+        shut_down?;
         if validated && core.strong_count() > 0 {
             let message = "the runtime was finished while tensors or submissions were alive";
             return Err(Error::Validation(vec![message.into()]));
@@ -292,6 +299,13 @@ impl Runtime {
     #[doc(hidden)]
     pub fn split_grids(&self, groups: u32) {
         self.core.strain.groups.store(groups, Ordering::Relaxed);
+    }
+
+    /// As if [`RuntimeOptions::timeout`] had been so long, for tests.
+    #[doc(hidden)]
+    pub fn limit_waits(&self, limit: Option<Duration>) {
+        let limit = limit.map_or(0, |limit| limit.as_nanos() as u64);
+        self.core.strain.wait.store(limit, Ordering::Relaxed);
     }
 
     /// Lets kernels see `words` words of NaN behind each tensor made from now on, for tests: what a kernel reads there
@@ -331,7 +345,8 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.core.shut_down();
+        // An error has nobody to go to, and is logged.
+        let _ = self.core.shut_down();
     }
 }
 

@@ -24,7 +24,7 @@ impl Submission {
     ///
     /// # Errors
     /// [`DeviceLost`](crate::Error::DeviceLost), [`Validation`](crate::Error::Validation) and other failures of the
-    /// device.
+    /// device; [`TimedOut`](crate::Error::TimedOut), after which one can wait again.
     pub fn wait(&self) -> Result<()> {
         self.core.wait(self.value)
     }

@@ -1,15 +1,22 @@
 //! Calls of Vulkan that fail: one clear error each, nothing left behind, and a runtime that goes on.
 
+use std::time::Duration;
+
 use backslang::kernels::mamba3::preprocess::{BackwardInputs, Geometry, Parameters};
 use backslang::kernels::mamba3::preprocess_backward;
 use backslang::runtime::{Fault, Faults};
 
 use super::*;
 
-pub(crate) const MANY: &[Test] = &[("every_call_can_fail", every_call_can_fail)];
+pub(crate) const MANY: &[Test] = &[
+    ("every_call_can_fail", every_call_can_fail),
+    ("a_device_that_hangs_is_left_behind", a_device_that_hangs_is_left_behind),
+];
 
-pub(crate) const EXCLUSIVE: &[Test] =
-    &[("a_lost_device_is_reported_once_by_kernel", a_lost_device_is_reported_once_by_kernel)];
+pub(crate) const EXCLUSIVE: &[Test] = &[
+    ("a_lost_device_is_reported_once_by_kernel", a_lost_device_is_reported_once_by_kernel),
+    ("a_wait_is_bounded", a_wait_is_bounded),
+];
 
 /// Few slots: filling a heap costs a software driver more than all else here.
 fn small() -> Result<Runtime> {
@@ -67,6 +74,9 @@ fn every_call_can_fail(_: &Runtime) -> Outcome {
             }
             if Faults::LOSING.contains(&call) {
                 kinds.push(Fault::DeviceLost);
+            }
+            if call == "vkWaitSemaphores" {
+                kinds.push(Fault::Timeout);
             }
             let mut reached = false;
             for fault in kinds {
@@ -130,9 +140,11 @@ fn clear(error: &Error, call: &str, fault: Fault) -> Outcome {
         // The allocator keeps no code of a failed map.
         (_, Error::OutOfMemory { place: "host", .. }) => call == "vkMapMemory",
         (Fault::Unknown, Error::Vulkan { .. }) => true,
+        (Fault::Timeout, Error::TimedOut { .. }) => true,
         _ => false,
     };
-    let named = fault == Fault::DeviceLost || text.contains(call);
+    // What hangs or is lost is named by what was running.
+    let named = matches!(fault, Fault::DeviceLost | Fault::Timeout) || text.contains(call);
     if right && named && text.lines().count() == 1 {
         return Ok(());
     }
@@ -166,5 +178,62 @@ fn a_lost_device_is_reported_once_by_kernel(_: &Runtime) -> Outcome {
         drop((tensor, submission));
         runtime.finish()?;
     }
+    Ok(())
+}
+
+/// Work that takes longer than a wait may is an error that names it; then it is done all the same.
+fn a_wait_is_bounded(_: &Runtime) -> Outcome {
+    let runtime = small()?;
+    let tensor = runtime.upload("word", &HostTensor::from_words(vec![1]))?;
+    slow(&runtime, &tensor)?;
+    let expected = read(&runtime, &tensor)?;
+    runtime.write(&tensor, &1u32.to_ne_bytes())?;
+    let submission = slow(&runtime, &tensor)?;
+    let limit = Duration::from_millis(1);
+    runtime.limit_waits(Some(limit));
+    let mut timeouts = 0;
+    while let Err(error) = submission.wait() {
+        assert_eq!(error.to_string(), "the device did not finish `mix` within 0.001 s");
+        assert!(matches!(error, Error::TimedOut { limit: found, .. } if found == limit));
+        timeouts += 1;
+    }
+    assert!(timeouts > 0);
+    runtime.limit_waits(None);
+    assert_eq!(read(&runtime, &tensor)?, expected);
+    drop((tensor, submission));
+    runtime.finish()?;
+    Ok(())
+}
+
+/// In a process of its own: nothing of the runtime is taken down, and faults are for one runtime at a time.
+fn a_device_that_hangs_is_left_behind(_: &Runtime) -> Outcome {
+    let faults = Faults::new().ok_or("other faults are there")?;
+    let runtime = small()?;
+    let tensor = runtime.upload("word", &HostTensor::from_words(vec![1]))?;
+    let hangs = |error: Error| {
+        matches!(&error, Error::TimedOut { during, .. } if during == "mix")
+            .then_some(())
+            .ok_or(error)
+    };
+    for last in [false, true] {
+        runtime.download(&tensor)?;
+        let submission = slow(&runtime, &tensor)?;
+        faults.fail("vkWaitSemaphores", 1, Fault::Hang);
+        for result in [
+            submission.wait(),
+            submission.timings().map(drop),
+            runtime.download(&tensor).map(drop),
+            slow(&runtime, &tensor)?.wait(),
+        ] {
+            hangs(result.unwrap_err())?;
+        }
+        assert!(!submission.done());
+        if !last {
+            faults.stop();
+            submission.wait()?;
+        }
+    }
+    drop(tensor);
+    hangs(runtime.finish().unwrap_err())?;
     Ok(())
 }

@@ -40,19 +40,23 @@ impl Timeline {
             .named("vkGetSemaphoreCounterValue")
     }
 
-    /// Waits until `value` is reached, polling at first.
-    pub(in crate::runtime) fn wait(&self, value: u64) -> Result<()> {
+    /// Waits until `value` is reached, polling at first; says whether it was reached within `limit`.
+    pub(in crate::runtime) fn wait(&self, value: u64, limit: Duration) -> Result<bool> {
         let start = Instant::now();
         while start.elapsed() < POLL {
             if self.reached()? >= value {
-                return Ok(());
+                return Ok(true);
             }
             std::hint::spin_loop();
         }
         let (semaphores, values) = ([self.handle], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        let limit = limit.as_nanos().try_into().unwrap_or(u64::MAX);
         // SAFETY: the semaphore is a timeline.
-        unsafe { self.device.handle.wait_semaphores(&info, u64::MAX) }.named("vkWaitSemaphores")
+        match unsafe { self.device.handle.wait_semaphores(&info, limit) } {
+            Err(vk::Result::TIMEOUT) => Ok(false),
+            waited => waited.named("vkWaitSemaphores").map(|()| true),
+        }
     }
 }
 
