@@ -159,6 +159,9 @@ pub enum Error {
         /// How long a wait may take; see [`RuntimeOptions::timeout`](crate::runtime::RuntimeOptions::timeout).
         limit: Duration,
     },
+    /// Somebody who watched the work stopped it; see [`Execution::watch`](crate::runtime::Execution::watch).
+    #[error("cancelled")]
+    Cancelled,
     /// The device does not run a kernel as required.
     #[error("{device} cannot run this: {reason}")]
     Unsupported {
@@ -213,6 +216,7 @@ impl Error {
             Self::HeapFull { .. } => "heap-full",
             Self::DeviceLost { .. } => "device-lost",
             Self::TimedOut { .. } => "timed-out",
+            Self::Cancelled => "cancelled",
             Self::Unsupported { .. } => "unsupported",
             Self::Vulkan { .. } => "vulkan",
         }

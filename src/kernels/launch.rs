@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use crate::error::Result;
 use crate::manifest::Kernel;
-use crate::runtime::{Access, Recorder, Runtime};
+use crate::runtime::{Access, Load, Recorder, Runtime};
 
 /// One launch of a kernel.
 #[derive(Debug, Clone)]
@@ -23,10 +23,21 @@ impl Launch {
         recorder: &mut Recorder<'_>,
         push: impl FnOnce(&mut Access<'_>) -> P,
     ) -> Result<()> {
+        // A few elements an invocation.
+        self.record_loaded(recorder, || Load::Even(256), push)
+    }
+
+    /// As [`Launch::record`], with what the workgroups cost.
+    pub(super) fn record_loaded<P: Pod>(
+        &self,
+        recorder: &mut Recorder<'_>,
+        load: impl FnOnce() -> Load,
+        push: impl FnOnce(&mut Access<'_>) -> P,
+    ) -> Result<()> {
         // SAFETY: the kernel is one of this crate's, and the families' calls, which alone can get here, have held
         // every tensor's shape, type and layout against the geometry and the plan that the block is made of.
         unsafe {
-            recorder.dispatch(self.kernel, &self.constants, self.groups, |access| {
+            recorder.dispatch_loaded(self.kernel, &self.constants, self.groups, load, |access| {
                 let block = push(access);
                 access.refuse_overlaps();
                 block

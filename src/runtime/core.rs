@@ -47,6 +47,8 @@ pub(super) struct Core {
 pub(super) struct Strain {
     /// Most workgroups an axis of a dispatch, where not 0.
     pub(super) groups: AtomicU32,
+    /// Workgroups of a slice, where not 0: then all that is recorded runs in slices.
+    pub(super) slice: AtomicU32,
     /// Bytes of NaN that kernels see behind each tensor.
     pub(super) guard: AtomicU64,
     /// Nanoseconds that a wait may take, where not 0.
@@ -157,6 +159,15 @@ impl Core {
             (false, _) => silent("core"),
             (_, false) => silent("sync"),
             _ => Ok(()),
+        }
+    }
+
+    /// Most workgroups along x and y of a dispatch.
+    pub(super) fn grid_limit(&self) -> [u32; 2] {
+        let [x, y, _] = self.info.limits.max_compute_work_group_count;
+        match self.strain.groups.load(Ordering::Relaxed) {
+            0 => [x, y],
+            limit => [limit; 2],
         }
     }
 

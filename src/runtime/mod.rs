@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod core;
+mod execution;
 #[cfg(feature = "forms")]
 mod forms;
 mod grid;
@@ -22,6 +23,7 @@ mod probe;
 mod raw;
 mod recorder;
 mod select;
+mod slices;
 mod spirv;
 pub(crate) mod strided;
 mod submission;
@@ -34,6 +36,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub use execution::{Execution, Progress};
 #[cfg(feature = "forms")]
 #[doc(hidden)]
 pub use forms::Form;
@@ -43,6 +46,7 @@ pub(crate) use raw::embed;
 pub use raw::{Fault, Faults};
 pub use recorder::{Access, Recorder};
 pub use select::DeviceSelector;
+pub(crate) use slices::Load;
 pub use submission::Submission;
 pub use tensor::Tensor;
 pub use timing::Timing;
@@ -275,6 +279,12 @@ impl Runtime {
         Recorder::new(self)
     }
 
+    /// How work is run to its end in submissions of a bounded time, such as [`Execution::BOUND`]; takes a bound of your
+    /// own and somebody to tell of progress.
+    pub fn execution(&self) -> Execution<'_> {
+        self.into()
+    }
+
     /// Waits for the device, takes everything down and fails with what the validation layer said of it.
     ///
     /// # Errors
@@ -299,6 +309,13 @@ impl Runtime {
     #[doc(hidden)]
     pub fn split_grids(&self, groups: u32) {
         self.core.strain.groups.store(groups, Ordering::Relaxed);
+    }
+
+    /// Runs all that is recorded in slices of so many workgroups, also where it is submitted at once, for tests; 0 for
+    /// slices as long as they should be, where there are to be slices.
+    #[doc(hidden)]
+    pub fn slice_grids(&self, groups: u32) {
+        self.core.strain.slice.store(groups, Ordering::Relaxed);
     }
 
     /// As if [`RuntimeOptions::timeout`] had been so long, for tests.

@@ -9,6 +9,7 @@ use bytemuck::Pod;
 
 use super::Runtime;
 use super::core::Core;
+use super::execution;
 use super::grid::{self, Piece};
 #[cfg(feature = "forms")]
 use super::hazard::Barrier;
@@ -18,6 +19,7 @@ use super::heap::DUMMY_SLOT;
 use super::raw::Descriptors;
 use super::raw::embed::Links;
 use super::raw::{Buffer, Commands, PUSH_BYTES, Pipeline};
+use super::slices::Load;
 use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
 use super::timing::Stamps;
@@ -36,6 +38,51 @@ pub struct Recorder<'a> {
     /// The pipeline bound last.
     bound: Option<Arc<Pipeline>>,
     timed: bool,
+    /// Commands that wait to be recorded, in slices, where an [`Execution`](super::Execution) is to run them.
+    kept: Option<Vec<Command>>,
+}
+
+/// A command that is not recorded yet.
+pub(super) enum Command {
+    Fill { tensor: Tensor, word: u32 },
+    Dispatch(Box<Dispatch>),
+}
+
+/// A checked dispatch.
+pub(super) struct Dispatch {
+    kernel: &'static Kernel,
+    pipeline: Arc<Pipeline>,
+    block: PushBlock,
+    tensors: Vec<Tensor>,
+    touches: Vec<Touch>,
+    pub(super) grid: [u32; 2],
+    pub(super) load: Load,
+}
+
+impl Command {
+    /// What timings call it.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Fill { .. } => "fill",
+            Self::Dispatch(dispatch) => dispatch.label(),
+        }
+    }
+}
+
+impl Dispatch {
+    pub(super) fn label(&self) -> &'static str {
+        self.kernel.name
+    }
+
+    /// The same for all dispatches of a kernel with the same constants.
+    pub(super) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.pipeline).addr()
+    }
+
+    /// Whether its workgroups can be told where in the grid they are.
+    pub(super) fn can_be_cut(&self) -> bool {
+        self.block.first.is_some()
+    }
 }
 
 /// Commands, and all that must live until the device is done with them.
@@ -148,7 +195,21 @@ fn touch(tensor: &Tensor, write: bool) -> Option<Touch> {
 }
 
 impl<'a> Recorder<'a> {
+    /// One that records what it is given at once, or keeps it to be run in slices where tests ask for those.
     pub(super) fn new(runtime: &'a Runtime) -> Result<Self> {
+        match runtime.core().strain.slice.load(Ordering::Relaxed) {
+            0 => Self::plain(runtime),
+            _ => Self::keeping(runtime),
+        }
+    }
+
+    /// One that keeps what it is given.
+    pub(super) fn keeping(runtime: &'a Runtime) -> Result<Self> {
+        Ok(Self { kept: Some(Vec::new()), ..Self::plain(runtime)? })
+    }
+
+    /// One that records what it is given at once.
+    pub(super) fn plain(runtime: &'a Runtime) -> Result<Self> {
         Self::on(runtime, runtime.core().commands()?)
     }
 
@@ -163,7 +224,18 @@ impl<'a> Recorder<'a> {
             known: HashSet::new(),
             bound: None,
             timed: core.info.timestamps,
+            kept: None,
         })
+    }
+
+    /// What was kept; from now on it records what it is given at once.
+    pub(super) fn take_kept(&mut self) -> Vec<Command> {
+        self.kept.take().unwrap_or_default()
+    }
+
+    /// Whether anything is recorded.
+    pub(super) fn has_commands(&self) -> bool {
+        !self.recording.tensors.is_empty() || !self.recording.kernels.is_empty()
     }
 
     fn core(&self) -> &'a Arc<Core> {
@@ -192,13 +264,17 @@ impl<'a> Recorder<'a> {
         let Some((buffer, bytes)) = tensor.memory() else { return Ok(()) };
         check_whole(tensor)?;
         tensor.check_copies(true)?;
+        if let Some(kept) = &mut self.kept {
+            kept.push(Command::Fill { tensor: tensor.clone(), word });
+            return Ok(());
+        }
         self.start()?;
         self.order(
             Stages::TRANSFER,
             &[Touch { buffer: buffer.id(), bytes: bytes.clone(), write: true }],
         );
         self.recording.commands.fill(buffer, bytes.start, bytes.end - bytes.start, word);
-        self.keep(tensor.clone());
+        self.keep(tensor);
         self.end("fill")
     }
 
@@ -225,16 +301,28 @@ impl<'a> Recorder<'a> {
         groups: [usize; 2],
         push: impl FnOnce(&mut Access<'_>) -> P,
     ) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.dispatch_loaded(kernel, constants, groups, || Load::Even(1), push) }
+    }
+
+    /// As [`Recorder::dispatch`], with what the workgroups cost, which is asked for where that matters.
+    ///
+    /// # Safety
+    /// As for [`Recorder::dispatch`].
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn dispatch_loaded<P: Pod>(
+        &mut self,
+        kernel: &'static Kernel,
+        constants: &[u32],
+        groups: [usize; 2],
+        load: impl FnOnce() -> Load,
+        push: impl FnOnce(&mut Access<'_>) -> P,
+    ) -> Result<()> {
         let core = self.core();
         if groups.contains(&0) {
             return Ok(());
         }
-        let [limit_x, limit_y, _] = core.info.limits.max_compute_work_group_count;
-        let limit = match core.strain.groups.load(Ordering::Relaxed) {
-            0 => [limit_x, limit_y],
-            limit => [limit; 2],
-        };
-        let pieces = grid::split(groups.map(|n| n as u64), limit)?;
+        let pieces = grid::split(groups.map(|n| n as u64), core.grid_limit())?;
         let mut access = Access {
             core,
             tensors: Vec::new(),
@@ -252,18 +340,49 @@ impl<'a> Recorder<'a> {
         // A pipeline that the layer objects to may bring the driver down when it runs.
         core.check()?;
 
-        self.start()?;
-        self.order(Stages::COMPUTE, &touches);
-        if !self.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, &pipeline)) {
-            self.recording.commands.bind(&pipeline);
-            self.bound = Some(pipeline);
+        // Within 32 bits, or there were no pieces.
+        let grid = groups.map(|n| n as u32);
+        let load = if self.kept.is_some() { load() } else { Load::Even(1) };
+        let dispatch = Dispatch { kernel, pipeline, block, tensors, touches, grid, load };
+        match &mut self.kept {
+            Some(kept) => {
+                kept.push(Command::Dispatch(Box::new(dispatch)));
+                Ok(())
+            }
+            None => self.encode(&dispatch, &pieces),
         }
-        self.run(kernel, &block, &tensors, pieces)?;
-        tensors.into_iter().for_each(|tensor| self.keep(tensor));
+    }
+
+    /// Records pieces of a dispatch.
+    pub(super) fn encode(&mut self, dispatch: &Dispatch, pieces: &[Piece]) -> Result<()> {
+        let Dispatch { kernel, pipeline, block, tensors, touches, .. } = dispatch;
+        self.start()?;
+        self.order(Stages::COMPUTE, touches);
+        if !self.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, pipeline)) {
+            self.recording.commands.bind(pipeline);
+            self.bound = Some(pipeline.clone());
+        }
+        self.run(kernel, block, tensors, pieces)?;
+        tensors.iter().for_each(|tensor| self.keep(tensor));
         if !self.recording.kernels.contains(&kernel.name) {
             self.recording.kernels.push(kernel.name);
         }
         self.end(kernel.name)
+    }
+
+    /// Records commands that were kept, uncut.
+    pub(super) fn encode_all(&mut self, commands: &[Command]) -> Result<()> {
+        let limit = self.core().grid_limit();
+        for command in commands {
+            match command {
+                Command::Fill { tensor, word } => self.fill(tensor, *word)?,
+                Command::Dispatch(dispatch) => {
+                    let pieces = grid::split(dispatch.grid.map(u64::from), limit)?;
+                    self.encode(dispatch, &pieces)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     #[cfg_attr(not(feature = "forms"), allow(unused_variables, clippy::unnecessary_wraps))]
@@ -272,7 +391,7 @@ impl<'a> Recorder<'a> {
         kernel: &'static Kernel,
         block: &PushBlock,
         tensors: &[Tensor],
-        pieces: Vec<Piece>,
+        pieces: &[Piece],
     ) -> Result<()> {
         let core = self.core();
         #[cfg(feature = "forms")]
@@ -280,7 +399,7 @@ impl<'a> Recorder<'a> {
             return self.run_bound(kernel, block, tensors, pieces);
         }
         for piece in pieces {
-            let block = block.at(piece);
+            let block = block.at(*piece);
             self.recording.commands.dispatch(core.heap.descriptors(), block.bytes(), piece.count);
         }
         Ok(())
@@ -293,16 +412,16 @@ impl<'a> Recorder<'a> {
         kernel: &'static Kernel,
         block: &PushBlock,
         tensors: &[Tensor],
-        pieces: Vec<Piece>,
+        pieces: &[Piece],
     ) -> Result<()> {
         let bound = super::forms::bind(self.core(), kernel, block, tensors)?;
         let commands = &mut self.recording.commands;
-        for (index, piece) in pieces.into_iter().enumerate() {
+        for (index, piece) in pieces.iter().enumerate() {
             if index > 0 {
                 // The pieces write parts of the same tensors that do not meet, which the layer cannot know.
                 commands.barrier(Barrier { before: Stages::COMPUTE, after: Stages::COMPUTE });
             }
-            let block = super::forms::push(kernel, block, piece)?;
+            let block = super::forms::push(kernel, block, *piece)?;
             commands.bind_descriptors(&bound);
             commands.dispatch(&bound, block.bytes(), piece.count);
         }
@@ -315,7 +434,7 @@ impl<'a> Recorder<'a> {
         if let (Some(source), Some((target, _))) = (from.get(), to.memory()) {
             self.order_copy(target, places, true);
             self.recording.commands.copy(source, target, regions(places));
-            self.keep(to.clone());
+            self.keep(to);
             self.recording.staging.push(from);
         }
     }
@@ -326,7 +445,7 @@ impl<'a> Recorder<'a> {
             self.order_copy(source, places, false);
             let back = regions(places).map(|[staged, place, bytes]| [place, staged, bytes]);
             self.recording.commands.copy(source, target, back);
-            self.keep(from.clone());
+            self.keep(from);
             self.recording.staging.push(to);
         }
     }
@@ -371,8 +490,15 @@ impl<'a> Recorder<'a> {
     }
 
     /// As [`Recorder::submit`], with a caller's semaphores.
-    pub(super) fn submit_linked(self, links: &Links<'_>) -> Result<Submission> {
+    pub(super) fn submit_linked(mut self, links: &Links<'_>) -> Result<Submission> {
         let core = self.core();
+        if self.kept.is_some() {
+            let kept = self.take_kept();
+            if core.strain.slice.load(Ordering::Relaxed) > 0 {
+                return execution::strain(self, &kept);
+            }
+            self.encode_all(&kept)?;
+        }
         let (value, outcome) = core.submit(self.recording, links)?;
         Ok(Submission::new(core.clone(), value, outcome))
     }
@@ -392,9 +518,9 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn keep(&mut self, tensor: Tensor) {
+    fn keep(&mut self, tensor: &Tensor) {
         if self.known.insert(tensor.identity()) {
-            self.recording.tensors.push(tensor);
+            self.recording.tensors.push(tensor.clone());
         }
     }
 

@@ -17,7 +17,7 @@ use crate::common::random::{AttentionCase, AttentionProblem, signaling_nans, ten
 use crate::halves::rounded;
 use crate::support::{assert_same, busy_case, half_of_settings, run_poisoned, scales};
 
-type Olds = Vec<(Gradient, HostTensor)>;
+pub(crate) type Olds = Vec<(Gradient, HostTensor)>;
 
 /// Runs on outputs that hold `olds`, or NaN where there is none, `calls` times in one submission.
 fn run_onto(
@@ -63,7 +63,7 @@ fn run_onto(
 }
 
 /// Old values for each gradient that `wanted` picks: numbers, or any bits where `found` is 0.
-fn olds(
+pub(crate) fn olds(
     rng: &mut Rng,
     found: &BackwardOutputs<HostTensor>,
     wanted: impl Fn(usize) -> bool,
@@ -101,7 +101,7 @@ fn added(old: &HostTensor, sum: &HostTensor) -> HostTensor {
 }
 
 /// Even and odd dims (packed from scratch), shared and unread pages, all types.
-fn problems(seed: u64) -> Vec<(Dtype, AttentionProblem)> {
+pub(crate) fn problems(seed: u64) -> Vec<(Dtype, AttentionProblem)> {
     let problem = |dtype, unsorted, (key_dim, value_dim), position_dim| {
         let case = AttentionCase { key_dim, value_dim, ..busy_case(unsorted, position_dim) };
         (dtype, rounded(case.problem(seed, f32::NAN), dtype))

@@ -186,10 +186,11 @@ pub(crate) fn appends_are_copies(runtime: &Runtime) {
     }
 }
 
-/// With grids split into pieces and words behind each tensor.
+/// With grids split into pieces and slices, and words behind each tensor.
 pub(crate) fn split_appends(_: &Runtime) {
     let strained = gpu::open(|_| ()).unwrap();
     strained.split_grids(3);
+    strained.slice_grids(5);
     strained.guard_tensors(64);
     appends_are_copies(&strained);
     strained.finish().unwrap();

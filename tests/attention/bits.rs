@@ -150,12 +150,13 @@ pub(crate) fn history_is_summed_in_order(runtime: &Runtime) {
     }
 }
 
-/// Grids in many dispatches, and NaN behind every tensor: neither changes a bit.
+/// Grids in many dispatches and in many submissions, and NaN behind every tensor: none changes a bit.
 pub(crate) fn splits_and_guards_share_bits(runtime: &Runtime) {
     let strained = gpu::open(|_| ()).unwrap();
     strained.guard_tensors(2048);
     for (i, (name, mut problem)) in busy_cases().into_iter().enumerate() {
         strained.split_grids(1 + i as u32 % 3);
+        strained.slice_grids([0, 1, 7, 50][i % 4]);
         problem.options.compact_history = i % 2 == 0;
         let expected = run_poisoned(runtime, &problem);
         assert_same(&run_poisoned(&strained, &problem), &expected, name);

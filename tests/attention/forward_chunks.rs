@@ -138,7 +138,7 @@ pub(crate) fn divided_or_not(runtime: &Runtime) {
     assert_close(&divided.statistics, &first(&whole.statistics, 2), 2e-6, "statistics");
 }
 
-/// Repeats, poison and grids of few workgroups: one set of bits.
+/// Repeats, poison, grids and submissions of few workgroups: one set of bits.
 pub(crate) fn bits(_: &Runtime) {
     let strained = gpu::open(|_| ()).unwrap();
     strained.guard_tensors(2048);
@@ -146,12 +146,14 @@ pub(crate) fn bits(_: &Runtime) {
         let expected = run_forward(&strained, &long(position_dim, true, 0.0));
         for (poison, groups) in [(0.0, 0), (f32::NAN, 0), (1e30, 3), (f32::NAN, 7)] {
             strained.split_grids(groups);
+            strained.slice_grids(3 * groups);
             let found = run_forward(&strained, &long(position_dim, true, poison));
             let what = format!("poison {poison}, groups {groups}");
             assert_same_bits(&found.output, &expected.output, &what);
             assert_same_bits(&found.statistics, &expected.statistics, &what);
         }
         strained.split_grids(0);
+        strained.slice_grids(0);
     }
     strained.finish().unwrap();
 }

@@ -16,6 +16,7 @@ mod halves;
 mod nonfinite;
 mod pages;
 mod sizes;
+mod slices;
 mod support;
 mod views;
 
@@ -119,6 +120,7 @@ fn main() -> std::process::ExitCode {
             append::odd_caches_leave_what_is_beside,
         ),
         gpu::trial_alone("split_appends", append::split_appends),
+        gpu::trial_alone("slices_share_bits", slices::slices_share_bits),
         gpu::trial("gather_is_the_adjoint_of_append", append::gather_is_the_adjoint),
         gpu::trial("readers_wait_for_the_append", append::readers_wait_for_the_append),
         gpu::trial("forward_golden", forward::golden),

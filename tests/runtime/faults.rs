@@ -38,8 +38,8 @@ fn job(runtime: &Runtime) -> Result<Vec<u8>> {
 
 fn inputs() -> Result<BackwardInputs<HostTensor>> {
     let sizes = Geometry {
-        leading: vec![3],
-        rows: 3,
+        leading: vec![2],
+        rows: 2,
         inner_size: 4,
         bc_rows: 1,
         state_size: 5,

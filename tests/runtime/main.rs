@@ -9,6 +9,7 @@ mod faults;
 mod lifetimes;
 mod resources;
 mod rounds;
+mod slices;
 mod transfers;
 mod validation;
 mod views;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         commands::TESTS,
         resources::TESTS,
         lifetimes::TESTS,
+        slices::TESTS,
     ];
     let shared = shared.concat().into_iter().map(|(name, test)| gpu_trial(name, test));
     let alone = [
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         lifetimes::EXCLUSIVE,
         rounds::EXCLUSIVE,
         faults::EXCLUSIVE,
+        slices::EXCLUSIVE,
     ];
     let alone = alone.concat().into_iter().map(|(name, test)| exclusive_trial(name, test));
     let many = faults::MANY.iter().chain(rounds::MANY);

@@ -26,6 +26,7 @@ mod device_plan;
 pub mod forward;
 mod geometry;
 mod gradients;
+mod load;
 mod plan;
 mod schedule;
 

@@ -134,15 +134,45 @@ impl Plan {
         self.query_block_rows
     }
 
-    /// The most tokens that a row sees.
-    pub(super) fn longest_visible(&self, causal: bool) -> u32 {
+    /// The tokens that each row sees.
+    pub(super) fn visible(&self, causal: bool) -> impl Iterator<Item = u32> {
         let (ids, rest) = self.metadata.split_at(self.geometry.queries);
         let (positions, rest) = rest.split_at(self.geometry.queries);
-        let visible = |(&sequence, &position): (&u32, &u32)| {
+        ids.iter().zip(positions).map(move |(&sequence, &position)| {
             let length = rest[sequence as usize];
             if causal { length.min(position.saturating_add(1)) } else { length }
+        })
+    }
+
+    /// The most tokens that a row sees.
+    pub(super) fn longest_visible(&self, causal: bool) -> u32 {
+        self.visible(causal).max().unwrap_or(0)
+    }
+
+    /// How many rows see the first token of each page, counted for each sequence and logical page that it is.
+    pub(super) fn readers(&self, causal: bool) -> Vec<u64> {
+        let [links, rows, ids] = [0, 1, 2].map(|i| self.inverse[i] as usize);
+        let sequences = self.sequences as usize;
+        let positions = &self.metadata[self.geometry.queries..2 * self.geometry.queries];
+        let of_row = |&row: &u32| positions[row as usize];
+        let mut sorted: Vec<_> =
+            self.inverse[ids..ids + positions.len()].iter().map(of_row).collect();
+        let begins: Vec<_> =
+            self.inverse[rows..=rows + sequences].iter().map(|&begin| begin as usize).collect();
+        begins.windows(2).for_each(|ends| sorted[ends[0]..ends[1]].sort_unstable());
+        let readers = |link: &[u32]| {
+            let sequence = link[0] as usize;
+            let rows = &sorted[begins[sequence]..begins[sequence + 1]];
+            let token = u64::from(link[1]) * self.geometry.page_size as u64;
+            let blind = if causal { rows.partition_point(|&p| u64::from(p) < token) } else { 0 };
+            (rows.len() - blind) as u64
         };
-        ids.iter().zip(positions).map(visible).max().unwrap_or(0)
+        let ends = self.inverse[3..links].windows(2);
+        let of_page = |ends: &[u32]| {
+            let [begin, end] = [ends[0], ends[1]].map(|link| links + 2 * link as usize);
+            self.inverse[begin..end].chunks_exact(2).map(readers).sum()
+        };
+        ends.map(of_page).collect()
     }
 
     /// Whether the schedule had positions; the words hold zeros otherwise.

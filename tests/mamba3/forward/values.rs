@@ -127,10 +127,11 @@ pub(crate) fn repeats_share_bits(runtime: &Runtime) {
     }
 }
 
-/// Grids in many dispatches, and NaN behind every tensor: neither changes a bit.
+/// Grids in many dispatches and in many submissions, and NaN behind every tensor: none changes a bit.
 pub(crate) fn splits_and_guards_share_bits(runtime: &Runtime) {
     let strained = gpu::open(|_| ()).unwrap();
     strained.split_grids(2);
+    strained.slice_grids(5);
     strained.guard_tensors(2048);
     for sizes in [geometry(70, 3, 1, 5, 197, 2), geometry(7, 61, 3, 50, 37, 9)] {
         for dtype in DTYPES {

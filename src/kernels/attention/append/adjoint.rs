@@ -7,17 +7,19 @@ use crate::host::HostTensor;
 use crate::kernels::index_range::narrow;
 use crate::kernels::{Launch, Layout, Run, Target, for_dtype};
 use crate::manifest::paged_append_backward;
-use crate::runtime::{Recorder, Runtime, Tensor};
+use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
 /// The adjoint of [`run`](super::run): uploads the gradients of the cache, gathers and downloads those of the new rows.
 ///
 /// # Errors
 /// As [`run`](super::run).
-pub fn run_backward(
-    runtime: &Runtime,
+pub fn run_backward<'a>(
+    on: impl Into<Execution<'a>>,
     gradients: &Cache<HostTensor>,
     schedule: &Schedule,
 ) -> Result<Run<Cache<HostTensor>>> {
+    let execution = on.into();
+    let runtime = execution.runtime();
     let queries = schedule.sequence_ids.len();
     let described = gradients.as_ref().try_map(|_, t| Ok((t.shape().to_vec(), t.dtype())))?;
     let described =
@@ -29,14 +31,8 @@ pub fn run_backward(
     let plan = DevicePlan::upload(runtime, AppendPlan::new(schedule, &geometry)?)?;
     let upload = |name, t| runtime.upload(gradient_name(name), t);
     let gradients = allocate_backward(runtime, gradients.as_ref().try_map(upload)?, queries)?;
-    let mut recorder = runtime.recorder()?;
-    record_backward(&mut recorder, &gradients, &plan)?;
-    let submission = recorder.submit()?;
-    submission.wait()?;
-    Ok(Run {
-        outputs: gradients.new_rows().try_map(|_, t| runtime.download(t))?,
-        timings: submission.timings()?,
-    })
+    let timings = execution.run(|recorder| record_backward(recorder, &gradients, &plan))?;
+    Ok(Run { outputs: gradients.new_rows().try_map(|_, t| runtime.download(t))?, timings })
 }
 
 /// The gradients of a cache, and device memory, with undefined contents, for those of `queries` new rows.

@@ -39,7 +39,7 @@ use crate::host::HostTensor;
 use crate::kernels::index_range::narrow;
 use crate::kernels::{Launch, Layout, Run, Target, for_dtype};
 use crate::manifest::paged_append;
-use crate::runtime::{Recorder, Runtime, Tensor};
+use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 use arrays::check;
 
 /// What errors call the plan's words.
@@ -68,28 +68,24 @@ impl DevicePlan {
     }
 }
 
-/// Plans, uploads, appends and downloads the cache.
+/// Plans, uploads, appends and downloads the cache. It runs on a [`Runtime`], or as an [`Execution`] says.
 ///
 /// # Errors
 /// A schedule, shape or element type that does not fit, before any device work; then whatever transfers and the device
-/// report.
-pub fn run(
-    runtime: &Runtime,
+/// report, and [`Error::Cancelled`](crate::Error::Cancelled).
+pub fn run<'a>(
+    on: impl Into<Execution<'a>>,
     inputs: &AppendInputs<HostTensor>,
     schedule: &Schedule,
 ) -> Result<Run<Cache<HostTensor>>> {
+    let execution = on.into();
+    let runtime = execution.runtime();
     let geometry = check(&inputs.as_ref().map(|_, t| t.into()))?;
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = DevicePlan::upload(runtime, AppendPlan::new(schedule, &geometry)?)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
-    let mut recorder = runtime.recorder()?;
-    record(&mut recorder, &inputs, &plan)?;
-    let submission = recorder.submit()?;
-    submission.wait()?;
-    Ok(Run {
-        outputs: inputs.cache().try_map(|_, t| runtime.download(t))?,
-        timings: submission.timings()?,
-    })
+    let timings = execution.run(|recorder| record(recorder, &inputs, &plan))?;
+    Ok(Run { outputs: inputs.cache().try_map(|_, t| runtime.download(t))?, timings })
 }
 
 /// Records the append: the tensors of the cache are written in place, in the slots of the rows alone. The new rows may be

@@ -1,7 +1,7 @@
 //! The push constants of each launch: which tensor goes where.
 
 use super::super::bound::Bound;
-use super::super::{BackwardInputs, BackwardOutputs, DevicePlan, Gradient};
+use super::super::{BackwardInputs, BackwardOutputs, DevicePlan, Gradient, load};
 use super::call::{Call, Step};
 use crate::error::Result;
 use crate::kernels::Launch;
@@ -59,7 +59,8 @@ impl Binding<'_> {
         };
         let bound = Bound::new(&inputs.history);
         let statistics = (geometry.statistics_columns < 3).then_some(&outputs.statistics);
-        launch.record(recorder, |access| Push {
+        let load = || load::of_rows(&plan.plan, call.options.causal, geometry.pair_elements());
+        launch.record_loaded(recorder, load, |access| Push {
             q_index: access.read(&inputs.q),
             k_index: access.read(bound.k),
             v_index: access.read(bound.v),
@@ -92,7 +93,8 @@ impl Binding<'_> {
         };
         let bound = Bound::new(&inputs.history);
         let pages = call.options.compact_history.then_some(&plan.active_pages);
-        launch.record(recorder, |access| Push {
+        let load = || load::of_slots(&plan.plan, &call.options, geometry);
+        launch.record_loaded(recorder, load, |access| Push {
             q_index: access.read(&inputs.q),
             k_index: access.read(bound.k),
             v_index: access.read(bound.v),

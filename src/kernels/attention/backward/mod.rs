@@ -49,20 +49,21 @@ use super::{
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::{Launch, Layout, Run, Target};
-use crate::runtime::{Recorder, Runtime, Tensor};
+use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
-/// Plans, uploads, runs and downloads: all from host arrays to host arrays.
+/// Plans, uploads, runs and downloads: all from host arrays to host arrays. It runs on a [`Runtime`], or as an
+/// [`Execution`] says.
 ///
 /// # Errors
 /// A schedule, shape, element type or option that does not fit, before any device work; then
-/// whatever transfers and the device report.
-pub fn run(
-    runtime: &Runtime,
+/// whatever transfers and the device report, and [`Error::Cancelled`].
+pub fn run<'a>(
+    on: impl Into<Execution<'a>>,
     inputs: &BackwardInputs<HostTensor>,
     schedule: &Schedule,
     options: &Options,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
-    run_onto(runtime, inputs, schedule, options, &[])
+    run_onto(on, inputs, schedule, options, &[])
 }
 
 /// As [`run`], with gradients to add to: each listed one comes back as `round(old + sum)`, rounded once, and with its old
@@ -71,13 +72,15 @@ pub fn run(
 /// # Errors
 /// As [`run`]; an old value of another shape or element type than the gradient, of a gradient that is not asked for, or a
 /// missing one.
-pub fn run_onto(
-    runtime: &Runtime,
+pub fn run_onto<'a>(
+    on: impl Into<Execution<'a>>,
     inputs: &BackwardInputs<HostTensor>,
     schedule: &Schedule,
     options: &Options,
     onto: &[(Gradient, HostTensor)],
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
+    let execution = on.into();
+    let runtime = execution.runtime();
     let options = &accumulating(options, inputs.is_mla(), onto)?;
     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
@@ -96,17 +99,14 @@ pub fn run_onto(
             runtime.write(tensor, old.bytes())?;
         }
     }
-    let mut recorder = runtime.recorder()?;
-    record(&mut recorder, &inputs, &plan, options, &outputs)?;
-    let submission = recorder.submit()?;
-    submission.wait()?;
+    let timings = execution.run(|recorder| record(recorder, &inputs, &plan, options, &outputs))?;
     let gradients = outputs.gradients.iter().map(|(g, t)| Ok((*g, runtime.download(t)?)));
     Ok(Run {
         outputs: BackwardOutputs {
             gradients: gradients.collect::<Result<_>>()?,
             statistics: runtime.download(&outputs.statistics)?,
         },
-        timings: submission.timings()?,
+        timings,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The push constants of each launch: which tensor goes where.
 
 use super::super::bound::Bound;
-use super::super::{DevicePlan, ForwardInputs, ForwardOutputs};
+use super::super::{DevicePlan, ForwardInputs, ForwardOutputs, load};
 use super::call::{Call, Step};
 use crate::error::Result;
 use crate::kernels::Launch;
@@ -57,7 +57,13 @@ impl Binding<'_> {
             ..Push::default()
         };
         let bound = Bound::new(&inputs.history);
-        launch.record(recorder, |access| Push {
+        let [chunks, tokens] = match call.is_partial() {
+            true => [call.split.chunks, call.split.tokens],
+            false => [1, usize::MAX],
+        };
+        let pair = geometry.pair_elements();
+        let load = || load::of_chunks(&plan.plan, call.options.causal, pair, chunks, tokens);
+        launch.record_loaded(recorder, load, |access| Push {
             q_index: access.read(&inputs.q),
             k_index: access.read(bound.k),
             v_index: access.read(bound.v),

@@ -55,19 +55,22 @@ use super::{DevicePlan, ForwardInputs, ForwardOutputs, Geometry, Options, Plan, 
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::{Launch, Layout, Run, Target};
-use crate::runtime::{Recorder, Runtime, Tensor};
+use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
-/// Plans, uploads, runs and downloads: all from host arrays to host arrays. Of the options, `causal` and `scale` count.
+/// Plans, uploads, runs and downloads: all from host arrays to host arrays. Of the options, `causal` and `scale` count. It
+/// runs on a [`Runtime`], or as an [`Execution`] says.
 ///
 /// # Errors
 /// A schedule, shape, element type or option that does not fit, before any device work; then
-/// whatever transfers and the device report.
-pub fn run(
-    runtime: &Runtime,
+/// whatever transfers and the device report, and [`Error::Cancelled`](crate::Error::Cancelled).
+pub fn run<'a>(
+    on: impl Into<Execution<'a>>,
     inputs: &ForwardInputs<HostTensor>,
     schedule: &Schedule,
     options: &Options,
 ) -> Result<Run<ForwardOutputs<HostTensor>>> {
+    let execution = on.into();
+    let runtime = execution.runtime();
     let geometry = Geometry::of_forward(&inputs.as_ref().map(|_, t| t.shape()))?;
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
@@ -77,14 +80,8 @@ pub fn run(
     let plan = DevicePlan::upload(runtime, plan)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &inputs)?;
-    let mut recorder = runtime.recorder()?;
-    record(&mut recorder, &inputs, &plan, options, &outputs)?;
-    let submission = recorder.submit()?;
-    submission.wait()?;
-    Ok(Run {
-        outputs: outputs.try_map(|_, tensor| runtime.download(&tensor))?,
-        timings: submission.timings()?,
-    })
+    let timings = execution.run(|recorder| record(recorder, &inputs, &plan, options, &outputs))?;
+    Ok(Run { outputs: outputs.try_map(|_, tensor| runtime.download(&tensor))?, timings })
 }
 
 /// Device memory, with undefined contents, for the output and the statistics.

@@ -10,7 +10,7 @@ use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
 use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack};
 use crate::manifest::mamba3_preprocess_backward;
-use crate::runtime::{Recorder, Runtime, Tensor};
+use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor};
 use launches::Launches;
 use row_sum::RowSum;
 
@@ -55,28 +55,30 @@ impl Onto {
     }
 }
 
-/// Uploads the inputs, runs both kernels and downloads the outputs.
+/// Uploads the inputs, runs both kernels and downloads the outputs. It runs on a [`Runtime`], or as an [`Execution`] says.
 ///
 /// # Errors
-/// As [`record`], and whatever transfers and the device report.
-pub fn run(
-    runtime: &Runtime,
+/// As [`record`], and whatever transfers and the device report; [`Error::Cancelled`].
+pub fn run<'a>(
+    on: impl Into<Execution<'a>>,
     inputs: &BackwardInputs<HostTensor>,
     parameters: &Parameters,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
-    run_onto(runtime, inputs, parameters, &Onto::default())
+    run_onto(on, inputs, parameters, &Onto::default())
 }
 
 /// As [`run`], with old values to add to; see [`Accumulate`].
 ///
 /// # Errors
 /// As [`run`]; old values of another shape or element type than their output.
-pub fn run_onto(
-    runtime: &Runtime,
+pub fn run_onto<'a>(
+    on: impl Into<Execution<'a>>,
     inputs: &BackwardInputs<HostTensor>,
     parameters: &Parameters,
     onto: &Onto,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
+    let execution = on.into();
+    let runtime = execution.runtime();
     let layouts = inputs.as_ref().map(|_, t| t.into());
     let geometry = check(&layouts, parameters)?;
     let shapes = geometry.backward_outputs();
@@ -101,14 +103,10 @@ pub fn run_onto(
             runtime.write(tensor, old.bytes())?;
         }
     }
-    let mut recorder = runtime.recorder()?;
-    record_onto(&mut recorder, &inputs, parameters, onto.accumulate(), &outputs)?;
-    let submission = recorder.submit()?;
-    submission.wait()?;
-    Ok(Run {
-        outputs: outputs.try_map(|_, t| runtime.download(&t))?,
-        timings: submission.timings()?,
-    })
+    let accumulate = onto.accumulate();
+    let timings = execution
+        .run(|recorder| record_onto(recorder, &inputs, parameters, accumulate, &outputs))?;
+    Ok(Run { outputs: outputs.try_map(|_, t| runtime.download(&t))?, timings })
 }
 
 /// Device memory for the outputs of inputs whose `projected` is of `dtype`, with undefined contents.
@@ -237,7 +235,8 @@ fn record_preprocess(
         ..Push::default()
     };
     let copies = launches.copies;
-    launches.preprocess.record(recorder, |access| Push {
+    let load = || Load::Even(3 * geometry.projected_width() as u64);
+    launches.preprocess.record_loaded(recorder, load, |access| Push {
         projected_index: access.read(&inputs.projected),
         dt_bias_index: access.read(&inputs.dt_bias),
         z_gradient_index: access.read_if(copies.z.then_some(&inputs.z_gradient)),

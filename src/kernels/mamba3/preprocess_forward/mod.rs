@@ -29,19 +29,23 @@ use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
 use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack};
 use crate::manifest::mamba3_preprocess;
-use crate::runtime::{Recorder, Runtime, Tensor};
+use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor};
 use launches::Launches;
 
-/// Uploads the inputs, runs the kernel and downloads the outputs. `widths` says how the packed rows are cut.
+/// Uploads the inputs, runs the kernel and downloads the outputs. `widths` says how the packed rows are cut. It runs on a
+/// [`Runtime`], or as an [`Execution`] says.
 ///
 /// # Errors
-/// As [`record`], and whatever transfers and the device report.
-pub fn run(
-    runtime: &Runtime,
+/// As [`record`], and whatever transfers and the device report;
+/// [`Error::Cancelled`](crate::Error::Cancelled).
+pub fn run<'a>(
+    on: impl Into<Execution<'a>>,
     inputs: &ForwardInputs<HostTensor>,
     widths: &Widths,
     parameters: &Parameters,
 ) -> Result<Run<ForwardOutputs<HostTensor>>> {
+    let execution = on.into();
+    let runtime = execution.runtime();
     let layouts = inputs.as_ref().map(|_, t| t.into());
     let geometry = check(&layouts, widths, parameters)?;
     let dtype = inputs.projected.dtype();
@@ -59,14 +63,9 @@ pub fn run(
     }
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &geometry, dtype)?;
-    let mut recorder = runtime.recorder()?;
-    record(&mut recorder, &inputs, widths, parameters, &outputs)?;
-    let submission = recorder.submit()?;
-    submission.wait()?;
-    Ok(Run {
-        outputs: outputs.try_map(|_, t| runtime.download(&t))?,
-        timings: submission.timings()?,
-    })
+    let timings =
+        execution.run(|recorder| record(recorder, &inputs, widths, parameters, &outputs))?;
+    Ok(Run { outputs: outputs.try_map(|_, t| runtime.download(&t))?, timings })
 }
 
 /// Device memory for the outputs of inputs whose `projected` is of `dtype`, with undefined contents.
@@ -203,7 +202,8 @@ fn record_preprocess(
         ..Push::default()
     };
     let copies = launches.copies;
-    launches.preprocess.record(recorder, |access| Push {
+    let load = || Load::Even(2 * geometry.projected_width() as u64);
+    launches.preprocess.record_loaded(recorder, load, |access| Push {
         projected_index: access.read(&inputs.projected),
         dt_bias_index: access.read(&inputs.dt_bias),
         z_index: access.write_if(copies.z.then_some(&outputs.z)),

@@ -1,0 +1,123 @@
+//! What the workgroups of a launch cost, in elements of q, k and v read: so that slices of a long call last equally long
+//! although some rows see much more than others.
+
+use super::{Geometry, Options, Plan};
+use crate::runtime::Load;
+
+impl Geometry {
+    /// What a row's head and a token that it sees have in elements.
+    pub(super) fn pair_elements(&self) -> u64 {
+        (self.key_dim + self.value_dim + self.position_dim) as u64
+    }
+}
+
+/// A workgroup a row and head, with all tokens that the row sees.
+pub(super) fn of_rows(plan: &Plan, causal: bool, pair: u64) -> Load {
+    of_chunks(plan, causal, pair, 1, usize::MAX)
+}
+
+/// A workgroup a row, chunk of `tokens` tokens, and head.
+pub(super) fn of_chunks(
+    plan: &Plan,
+    causal: bool,
+    pair: u64,
+    chunks: usize,
+    tokens: usize,
+) -> Load {
+    let of_row = |visible: u32| {
+        let visible = visible as usize;
+        (0..chunks).map(move |i| visible.saturating_sub(i.saturating_mul(tokens)).min(tokens))
+    };
+    let seen = plan.visible(causal).flat_map(of_row);
+    Load::columns(1, seen.map(|tokens| cost(pair, tokens as u64)))
+}
+
+/// A workgroup a slot and key/value head, with all rows that see the slot.
+pub(super) fn of_slots(plan: &Plan, options: &Options, geometry: &Geometry) -> Load {
+    let heads = (geometry.heads / geometry.kv_heads.max(1)) as u64;
+    let pair = geometry.pair_elements();
+    let readers = plan.readers(options.causal);
+    let page = |rows: u64| cost(pair, rows.saturating_mul(heads));
+    let run = geometry.page_size as u32;
+    if options.compact_history {
+        let active = plan.active_pages().iter();
+        Load::columns(run, active.map(|&id| page(readers[id as usize])))
+    } else {
+        Load::columns(run, readers.into_iter().map(page))
+    }
+}
+
+/// Of so many pairs, and of what is loaded and stored without any.
+fn cost(pair: u64, pairs: u64) -> u64 {
+    pair.saturating_mul(pairs.saturating_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::attention::Schedule;
+
+    const GEOMETRY: Geometry = Geometry {
+        queries: 7,
+        heads: 4,
+        kv_heads: 2,
+        pages: 5,
+        page_size: 2,
+        key_dim: 6,
+        value_dim: 3,
+        position_dim: 1,
+        statistics_columns: 0,
+    };
+
+    /// Sequences of 4, 3 and 1 tokens, which share page 3; rows in no order; the last has none.
+    fn schedule() -> Schedule {
+        Schedule {
+            block_table: vec![3, 1, 3, 0, 4, -1],
+            table_width: 2,
+            sequence_lengths: vec![4, 3, 1],
+            sequence_ids: vec![1, 0, 0, 1, 0, 1, 0],
+            positions: Some(vec![2, 3, 1, 0, 0, 9, 2]),
+        }
+    }
+
+    fn plan() -> Plan {
+        Plan::new(&schedule(), &GEOMETRY, 32).unwrap()
+    }
+
+    #[test]
+    fn readers_are_the_rows_that_see_a_page() {
+        let Schedule { block_table, sequence_ids, positions, sequence_lengths, .. } = schedule();
+        let positions = positions.unwrap();
+        for causal in [false, true] {
+            let mut expected = vec![0; 5];
+            for (sequence, length) in sequence_lengths.iter().enumerate() {
+                for logical in 0..(*length as usize).div_ceil(2) {
+                    let page = block_table[2 * sequence + logical] as usize;
+                    let sees = |row: &usize| {
+                        sequence_ids[*row] == sequence as i128
+                            && (!causal || positions[*row] >= 2 * logical as i128)
+                    };
+                    expected[page] += (0..7).filter(sees).count() as u64;
+                }
+            }
+            assert_eq!(plan().readers(causal), expected, "{causal}");
+        }
+        assert_eq!(plan().readers(true), [2, 2, 0, 7, 0]);
+    }
+
+    #[test]
+    fn workgroups_cost_the_pairs_that_they_go_through() {
+        let options = Options::new(1.0);
+        // 10 elements a pair and two heads a key/value head; two slots a page.
+        let slots = |pairs: [u64; 5]| Load::columns(2, pairs.map(|pairs| 10 * (1 + pairs)));
+        assert_eq!(of_slots(&plan(), &options, &GEOMETRY), slots([4, 4, 0, 14, 0]));
+        let compact = Options { compact_history: true, ..options };
+        let active = Load::columns(2, [50, 50, 150]);
+        assert_eq!(of_slots(&plan(), &compact, &GEOMETRY), active);
+        let rows = Load::columns(1, [3, 4, 2, 1, 1, 3, 3].map(|seen| 10 * (1 + seen)));
+        assert_eq!(of_rows(&plan(), true, 10), rows);
+        let chunks = [2, 1, 2, 2, 2, 0, 1, 0, 1, 0, 2, 1, 2, 1];
+        let chunks = Load::columns(1, chunks.map(|seen| 10 * (1 + seen)));
+        assert_eq!(of_chunks(&plan(), true, 10, 2, 2), chunks);
+    }
+}
