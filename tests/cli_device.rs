@@ -4,6 +4,10 @@
 #[allow(dead_code, reason = "the tests on the reference use the rest")]
 mod harness;
 
+#[cfg(unix)]
+#[path = "cli/terminal.rs"]
+mod terminal;
+
 #[path = "cli/schema.rs"]
 #[allow(dead_code, reason = "the tests on the reference use the rest")]
 mod schema;
@@ -43,6 +47,11 @@ fn main() -> ExitCode {
             Ok(())
         }),
         gpu::trial("fresh_processes_share_bits", fresh_processes_share_bits),
+        gpu::trial("slices_share_bits", slices_share_bits),
+        #[cfg(unix)]
+        gpu::trial("a_signal_stops_between_slices", a_signal_stops_between_slices),
+        #[cfg(unix)]
+        gpu::trial("a_bar_shows_how_far_it_is", a_bar_shows_how_far_it_is),
     ])
 }
 
@@ -306,5 +315,65 @@ fn fresh_processes_share_bits(_: &Runtime) {
             std::fs::read(out).unwrap()
         });
         assert!(archives[0] == archives[1], "{command}");
+    }
+}
+
+fn slices_share_bits(runtime: &Runtime) {
+    for command in ["mamba3-preprocess-backward", "paged-attention", "paged-attention-backward"] {
+        let folder = Folder::sample(command, "--dtype f16");
+        let archives = ["", " --slice-ms 0", " --slice-ms 1"].map(|flags| {
+            let out = folder.at("out.npz");
+            let report = json(&format!("{command} -i {} -o {out}{flags}", folder.at("in")));
+            assert_eq!(
+                report["gpu_ms"].as_f64().is_some_and(|ms| ms > 0.0),
+                runtime.device().timestamps
+            );
+            std::fs::read(out).unwrap()
+        });
+        assert!(archives[1..].iter().all(|archive| *archive == archives[0]), "{command}");
+    }
+    device("paged-attention --slice-ms x --plan").failed(2, &["--slice-ms"]);
+}
+
+/// Inputs that take a device without hurry some seconds.
+#[cfg(unix)]
+const LONG: &str =
+    "--queries 4000 --heads 8 --kv-heads 1 --key-dim 8 --page-size 16 --pages 300 --sequences 1";
+
+/// The device is taken down in order, and nothing is left.
+#[cfg(unix)]
+fn a_signal_stops_between_slices(_: &Runtime) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let folder = Folder::sample("paged-attention-backward", LONG);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+    command.args(["paged-attention-backward", "-vvv", "--slice-ms", "40", "-i", &folder.at("in")]);
+    command.args(["-o", &folder.at("out")]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("slice of ")));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let rest: Vec<_> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + Signal::TERM.as_raw()), "{rest:#?}");
+    assert!(rest.iter().any(|line| line.contains("the device came to an end")), "{rest:#?}");
+    assert_eq!(folder.names(""), ["in"]);
+}
+
+#[cfg(unix)]
+fn a_bar_shows_how_far_it_is(_: &Runtime) {
+    let folder = Folder::sample("paged-attention-backward", "");
+    for columns in [80, 20] {
+        let words = format!("paged-attention-backward -i {}", folder.at("in"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+        command.args(words.split(' ')).args(["-o", &folder.at("out")]).env("TERM", "xterm");
+        let (text, code) = terminal::shown(columns, &mut command, false);
+        assert_eq!(code, Some(0), "{text:?}");
+        let bars = text.split(terminal::ERASE).filter(|frame| frame.contains('%'));
+        let frames: Vec<_> = bars.collect();
+        let widest = frames.iter().map(|frame| frame.chars().count()).max();
+        assert!(widest.is_some_and(|widest| widest <= usize::from(columns)), "{columns}: {text:?}");
+        let percent = |frame: &&str| frame.split_once('%')?.0.rsplit(' ').next()?.parse().ok();
+        let percents: Vec<u32> = frames.iter().filter_map(percent).collect();
+        assert_eq!(percents.len(), frames.len(), "{text:?}");
+        assert!(percents.is_sorted() && percents.iter().all(|&percent| percent <= 100), "{text:?}");
     }
 }

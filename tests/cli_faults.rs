@@ -59,8 +59,8 @@ fn a_lost_device_leaves_no_output(runtime: &Runtime) {
         ("vkQueueSubmit2 5 lost", ATTENTION, "copies"),
         ("vkGetSemaphoreCounterValue 1 lost", MAMBA3, "copies"),
     ];
-    let kernels =
-        [(MAMBA3, "mamba3_preprocess_backward"), (ATTENTION, "query_backward, history_backward")];
+    // A submission has slices of one kernel.
+    let kernels = [(MAMBA3, "mamba3_preprocess_backward"), (ATTENTION, "query_backward")];
     let kernels =
         kernels.iter().filter_map(|(command, kernel)| Some((by_query?, *command, *kernel)));
     for (fault, command, running) in cases.into_iter().chain(kernels) {

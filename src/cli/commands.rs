@@ -63,7 +63,7 @@ fn perform<J: Job>(
         // Whoever spelled a name out surely meant it: said without being asked.
         if spelled_out { talk.note(&message) } else { talk.detail(&message) }
     }
-    let place = Place::resolve(global)?;
+    let place = Place::resolve(global)?.unhurried(files.device.bound().is_zero());
     if files.output.plan {
         return Ok(job.outline()?.report());
     }
@@ -74,7 +74,7 @@ fn perform<J: Job>(
     keep_inputs(&files.input, &target)?;
     let target = target.open(job.output_names())?;
     let step = talk.step("computing");
-    let computed = compute::run(&job, &place)?;
+    let computed = compute::run(&job, &place, files.device.bound(), &step)?;
     drop(step);
     let _step = talk.step(&format!("writing {}", output.display()));
     let outputs = target.write(&job.outputs(computed.results))?;

@@ -1,9 +1,12 @@
 //! Signals that ask the process to end: what is being written goes, and the process ends.
 //!
-//! It ends at once, with no word to the driver: the device may be busy, and the system takes back what it holds.
+//! Where the device is at work, that is first stopped between two submissions and taken down in order. When this takes
+//! long, or a signal comes again, the process ends with no word to the driver: the system takes back what it holds.
 
 use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{files, progress};
 
@@ -25,6 +28,7 @@ fn watch() -> io::Result<()> {
     let mut signals = Signals::new(asking.iter().filter(|&signal| !ignored.contains(signal)))?;
     spawn(move || {
         if let Some(signal) = signals.forever().next() {
+            stop_device(|| signals.pending().next().is_some());
             end(signal);
         }
     })
@@ -46,7 +50,6 @@ fn ignored() -> Vec<i32> {
 fn watch() -> io::Result<()> {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
 
     use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -54,11 +57,18 @@ fn watch() -> io::Result<()> {
     for (signal, came) in &watched {
         signal_hook::flag::register(*signal, came.clone())?;
     }
+    let came = move || {
+        let mut watched = watched.iter();
+        watched.find(|(_, came)| came.swap(false, Ordering::Relaxed)).map(|(signal, _)| *signal)
+    };
     // There is nothing to wait for but the flags.
     spawn(move || {
         loop {
-            match watched.iter().find(|(_, came)| came.load(Ordering::Relaxed)) {
-                Some((signal, _)) => end(*signal),
+            match came() {
+                Some(signal) => {
+                    stop_device(|| came().is_some());
+                    end(signal);
+                }
                 None => thread::sleep(Duration::from_millis(50)),
             }
         }
@@ -81,4 +91,73 @@ fn end(signal: i32) {
         progress::wipe();
         signal_hook::low_level::exit(128 + signal)
     });
+}
+
+/// How long the device is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the device does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Device {
+    Idle,
+    Busy,
+    /// Busy, but asked to come to an end.
+    Ending,
+    /// No longer busy because it was asked.
+    Ended,
+}
+
+static DEVICE: (Mutex<Device>, Condvar) = (Mutex::new(Device::Idle), Condvar::new());
+
+fn device() -> MutexGuard<'static, Device> {
+    DEVICE.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held while there is a device at work. When it is dropped after a signal, the process ends there.
+#[derive(Debug)]
+pub(crate) struct DeviceWork(());
+
+impl DeviceWork {
+    pub(crate) fn begin() -> Self {
+        *device() = Device::Busy;
+        Self(())
+    }
+
+    /// Whether a signal asks for the end.
+    pub(crate) fn is_to_end(&self) -> bool {
+        *device() == Device::Ending
+    }
+}
+
+impl Drop for DeviceWork {
+    fn drop(&mut self) {
+        let mut device = device();
+        if *device == Device::Busy {
+            *device = Device::Idle;
+            return;
+        }
+        tracing::debug!("the device came to an end");
+        *device = Device::Ended;
+        drop(device);
+        DEVICE.1.notify_all();
+        loop {
+            // The thread that waits for this ends the process.
+            thread::park();
+        }
+    }
+}
+
+/// Lets the device come to an end, unless it takes long or `again` is so.
+#[cfg(any(unix, windows))]
+fn stop_device(mut again: impl FnMut() -> bool) {
+    let mut device = device();
+    if *device != Device::Busy {
+        return;
+    }
+    *device = Device::Ending;
+    let until = Instant::now() + PATIENCE;
+    while *device == Device::Ending && Instant::now() < until && !again() {
+        let wait = DEVICE.1.wait_timeout(device, Duration::from_millis(20));
+        device = wait.unwrap_or_else(PoisonError::into_inner).0;
+    }
 }

@@ -1,5 +1,7 @@
 //! `--device` and `--validate`, and the environment variables that say the same.
 
+use std::time::Duration;
+
 use backslang::Error;
 use backslang::runtime::{Runtime, RuntimeOptions, Validation};
 
@@ -43,6 +45,14 @@ impl Place {
             return Err(Failure::usage(message));
         }
         Ok(Self::Reference)
+    }
+
+    /// With no bound on waits where all the work may be one submission, however long it takes.
+    pub(crate) fn unhurried(mut self, whole: bool) -> Self {
+        if let (Self::Device { options, .. }, true) = (&mut self, whole) {
+            options.timeout = Duration::MAX;
+        }
+        self
     }
 
     /// The device that is asked for, or an error where that is the reference.

@@ -1,10 +1,13 @@
-//! A spinner on the terminal while something takes its time.
+//! A spinner on the terminal while something takes its time, with a bar where it is known how far it is.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Steps of a bar: more than a terminal has columns.
+const LENGTH: u64 = 10_000;
 
 /// The spinner that is shown now.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
@@ -28,6 +31,18 @@ impl Step {
     /// Shows nothing.
     pub(super) fn hidden() -> Self {
         Self(None)
+    }
+
+    /// Shows how far it is, from 0 to 1.
+    pub(crate) fn reach(&self, fraction: f64) {
+        let Some(bar) = &self.0 else { return };
+        if bar.length().is_none() {
+            bar.set_length(LENGTH);
+            let style =
+                ProgressStyle::with_template("{spinner} {msg} {wide_bar} {percent:>3}% {elapsed}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        }
+        bar.set_position((fraction * LENGTH as f64) as u64);
     }
 }
 

@@ -30,4 +30,6 @@ mod progress;
 mod reports;
 mod samples;
 mod schema;
+#[cfg(unix)]
+mod terminal;
 mod types;

@@ -1,12 +1,12 @@
 //! Seeded random problems: the same seed gives the same problem, whatever the poison.
 #![allow(dead_code, unreachable_pub, reason = "each test binary includes it and uses its share")]
 
-use backslang::{Dtype, HostTensor};
 use backslang::kernels::attention::{
     BackwardInputs, Geometry, Gradient, Gradients, History, Options, Schedule,
 };
 use backslang::kernels::mamba3::preprocess;
 use backslang::reference;
+use backslang::{Dtype, HostTensor};
 use fastrand::Rng;
 
 /// Runs `property` with many generators; a panic in it prints the seed, which `BACKSLANG_TEST_SEED` runs again.

@@ -1,6 +1,7 @@
 //! The flags that say where arrays come from, of which type they are, and where results go.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use backslang::Dtype;
 use clap::Args;
@@ -14,6 +15,8 @@ pub(crate) struct FileArgs {
     pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceWorkArgs,
 }
 
 /// Where the arrays come from.
@@ -50,4 +53,23 @@ pub(crate) struct OutputArgs {
     /// Say what would run, and run nothing; needs no device
     #[arg(long)]
     pub(crate) plan: bool,
+}
+
+/// How the device is used.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Device work")]
+pub(crate) struct DeviceWorkArgs {
+    /// Most milliseconds that the device is given to do at a time; 0 for all at once
+    ///
+    /// Where a GPU drives a display too, the system resets it after a few seconds on one piece of work. Results are the
+    /// same whatever the pieces. Progress is told, and Ctrl-C heeded, between them.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) slice_ms: u64,
+}
+
+impl DeviceWorkArgs {
+    /// How long a submission may take.
+    pub(crate) fn bound(&self) -> Duration {
+        Duration::from_millis(self.slice_ms)
+    }
 }

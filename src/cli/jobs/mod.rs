@@ -3,7 +3,7 @@
 mod attention;
 mod mamba3;
 
-use backslang::runtime::{Runtime, Timing};
+use backslang::runtime::{Execution, Timing};
 use backslang::{Error, HostTensor};
 
 use super::failure::Result;
@@ -23,7 +23,7 @@ pub(crate) trait Job {
     fn spellings(&self) -> &Spellings;
 
     /// The results of a device, and the time of every launch.
-    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)>;
+    fn on_device(&self, execution: Execution<'_>) -> Result<(Results, Vec<Timing>)>;
 
     /// The results in float64 on the CPU, rounded once.
     fn on_reference(&self) -> Result<Results>;

@@ -3,7 +3,7 @@
 use backslang::kernels::Target;
 use backslang::kernels::attention::append::{self, AppendInputs, AppendPlan, Cache};
 use backslang::kernels::attention::{Geometry, Schedule};
-use backslang::runtime::{Runtime, Timing};
+use backslang::runtime::{Execution, Timing};
 use backslang::{HostTensor, reference};
 
 use super::{INDICES, is_mla, schedule};
@@ -67,8 +67,8 @@ impl Job for AppendJob {
         &self.spellings
     }
 
-    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)> {
-        let run = append::run(runtime, &self.inputs, &self.schedule)?;
+    fn on_device(&self, execution: Execution<'_>) -> Result<(Results, Vec<Timing>)> {
+        let run = append::run(execution, &self.inputs, &self.schedule)?;
         Ok((results(&run.outputs), run.timings))
     }
 

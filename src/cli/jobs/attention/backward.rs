@@ -5,7 +5,7 @@ use backslang::kernels::attention::{
     BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan, Schedule,
     backward,
 };
-use backslang::runtime::{Runtime, Timing};
+use backslang::runtime::{Execution, Timing};
 use backslang::{Dtype, HostTensor, reference};
 
 use super::{INDICES, PARAMETERS, causal, history, history_names, is_mla, plan_bytes, scale};
@@ -106,9 +106,9 @@ impl Job for AttentionBackwardJob {
         &self.spellings
     }
 
-    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)> {
+    fn on_device(&self, execution: Execution<'_>) -> Result<(Results, Vec<Timing>)> {
         let Self { inputs, schedule, options, onto, .. } = self;
-        let run = backward::run_onto(runtime, inputs, schedule, options, onto)?;
+        let run = backward::run_onto(execution, inputs, schedule, options, onto)?;
         Ok((self.results(run.outputs), run.timings))
     }
 

@@ -4,7 +4,7 @@ use backslang::kernels::Target;
 use backslang::kernels::attention::{
     ForwardInputs, ForwardOutputs, Geometry, Options, Plan, Schedule, forward,
 };
-use backslang::runtime::{Runtime, Timing};
+use backslang::runtime::{Execution, Timing};
 use backslang::{Dtype, HostTensor, reference};
 
 use super::{INDICES, PARAMETERS, causal, history, history_names, is_mla, plan_bytes, scale};
@@ -55,8 +55,8 @@ impl Job for AttentionJob {
         &self.spellings
     }
 
-    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)> {
-        let run = forward::run(runtime, &self.inputs, &self.schedule, &self.options)?;
+    fn on_device(&self, execution: Execution<'_>) -> Result<(Results, Vec<Timing>)> {
+        let run = forward::run(execution, &self.inputs, &self.schedule, &self.options)?;
         Ok((results(run.outputs), run.timings))
     }
 

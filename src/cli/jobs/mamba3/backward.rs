@@ -5,7 +5,7 @@ use backslang::kernels::mamba3::preprocess::{
     BackwardInputs, BackwardOutputs, Geometry, Parameters, dtype_of,
 };
 use backslang::kernels::mamba3::preprocess_backward::{self, Onto};
-use backslang::runtime::{Runtime, Timing};
+use backslang::runtime::{Execution, Timing};
 use backslang::{HostTensor, reference};
 
 use super::{PARAMETERS, array, parameters, sizes};
@@ -62,9 +62,9 @@ impl Job for Mamba3BackwardJob {
         &self.spellings
     }
 
-    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)> {
+    fn on_device(&self, execution: Execution<'_>) -> Result<(Results, Vec<Timing>)> {
         let Self { inputs, parameters, onto, .. } = self;
-        let run = preprocess_backward::run_onto(runtime, inputs, parameters, onto)?;
+        let run = preprocess_backward::run_onto(execution, inputs, parameters, onto)?;
         Ok((results(run.outputs), run.timings))
     }
 

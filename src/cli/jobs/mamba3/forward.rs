@@ -5,7 +5,7 @@ use backslang::kernels::mamba3::preprocess::{
     ForwardInputs, ForwardOutputs, Geometry, Parameters, Widths, dtype_of,
 };
 use backslang::kernels::mamba3::preprocess_forward;
-use backslang::runtime::{Runtime, Timing};
+use backslang::runtime::{Execution, Timing};
 use backslang::{HostTensor, reference};
 
 use super::{PARAMETERS, array, parameters, sizes};
@@ -60,8 +60,8 @@ impl Job for Mamba3Job {
         &self.spellings
     }
 
-    fn on_device(&self, runtime: &Runtime) -> Result<(Results, Vec<Timing>)> {
-        let run = preprocess_forward::run(runtime, &self.inputs, &self.widths, &self.parameters)?;
+    fn on_device(&self, execution: Execution<'_>) -> Result<(Results, Vec<Timing>)> {
+        let run = preprocess_forward::run(execution, &self.inputs, &self.widths, &self.parameters)?;
         Ok((results(run.outputs), run.timings))
     }
 
