@@ -6,9 +6,7 @@
 mod step;
 mod vulkan;
 
-use backslang::kernels::mamba3::preprocess::Parameters;
 use backslang::raw;
-use backslang::reference;
 use backslang::runtime::RuntimeOptions;
 use vulkan::{Result, Vulkan};
 
@@ -31,19 +29,7 @@ fn run() -> Result<()> {
     println!("on {}", runtime.device().name);
     let inputs = step::sample(&mut fastrand::Rng::with_seed(1))?;
     let found = step::gradients(&vulkan, &runtime, &inputs)?;
-    let inputs = inputs.map(|_, tensor| tensor.to_f64());
-    let expected = reference::mamba3::preprocess_backward(&inputs, &Parameters::default())?;
-    for ((name, found), (_, expected)) in found.named().zip(expected.named()) {
-        let norm =
-            |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-        let found = found.to_f64();
-        let error = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
-        let error = error / norm(&mut expected.iter().copied());
-        println!("{name:<20} relative error {error:.1e}");
-        if error.is_nan() || error > 2e-6 {
-            return Err(format!("{name} is not what float64 says").into());
-        }
-    }
+    step::check(&inputs, &found)?;
     runtime.finish()?;
     match vulkan.finish().first() {
         None => Ok(()),

@@ -1,13 +1,13 @@
 //! What the program computes with backslang: the Mamba-3 backward, on ranges of its own buffers and in its own command
 //! buffer.
 
-use backslang::HostTensor;
 use backslang::kernels::mamba3::preprocess::{
     BackwardInputs, BackwardOutputs, Geometry, Parameters, dtype_of,
 };
 use backslang::kernels::mamba3::preprocess_backward;
 use backslang::raw;
 use backslang::runtime::{Recorder, Runtime};
+use backslang::{HostTensor, reference};
 
 use crate::vulkan::{Buffer, Result, Vulkan};
 
@@ -22,8 +22,10 @@ pub(crate) fn sample(rng: &mut fastrand::Rng) -> backslang::Result<BackwardInput
         heads: 3,
         rope_angles: 5,
     };
-    geometry.backward_inputs().try_map(|_, shape| {
-        let values = (0..shape.iter().product()).map(|_| 2.0 * rng.f32() - 1.0);
+    geometry.backward_inputs().try_map(|name, shape| {
+        // So that dt is mostly within its bounds, and has a gradient.
+        let middle = if name == "dt_bias" { -3.5 } else { 0.0 };
+        let values = (0..shape.iter().product()).map(|_| middle + 2.0 * rng.f32() - 1.0);
         HostTensor::from_f32(&shape, values.collect())
     })
 }
@@ -85,6 +87,25 @@ pub(crate) fn gradients(
         tensor
     };
     Ok(results.map(read))
+}
+
+/// Prints how far results are from what float64 says; an error where it is more than f32 accounts for.
+pub(crate) fn check(
+    inputs: &BackwardInputs<HostTensor>,
+    found: &BackwardOutputs<HostTensor>,
+) -> Result<()> {
+    let inputs = inputs.as_ref().map(|_, tensor| tensor.to_f64());
+    let expected = reference::mamba3::preprocess_backward(&inputs, &Parameters::default())?;
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    for ((name, found), (_, expected)) in found.named().zip(expected.named()) {
+        let error = norm(&mut found.to_f64().iter().zip(expected).map(|(a, b)| a - b));
+        let error = error / norm(&mut expected.iter().copied());
+        println!("{name:<20} relative error {error:.1e}");
+        if error.is_nan() || error > 2e-6 {
+            return Err(format!("{name} is not what float64 says").into());
+        }
+    }
+    Ok(())
 }
 
 /// Where a tensor begins behind what was placed before.

@@ -45,7 +45,7 @@ class Defect(NamedTuple):
     tests: Tests
 
 
-ATTENTION, MAMBA3, RUNTIME, SPIRV, UNIT = map(Tests, ("attention", "mamba3", "runtime", "spirv", "lib"))
+ATTENTION, MAMBA3, RUNTIME, EMBED, SPIRV, UNIT = map(Tests, ("attention", "mamba3", "runtime", "embed", "spirv", "lib"))
 
 HALVES = Tests("halves", "rounds_to_nearest_even")
 
@@ -133,9 +133,16 @@ DEFECTS = [
     Defect("submissions do not wait for one another", COMMAND,
            "self.barrier(Barrier { before: Stages::ALL, after: Stages::ALL });", "", RUNTIME._replace(part="barriers")),
     Defect("a feature is used unasked", REQUIREMENTS,
-           'feature("maintenance4", None, |f| &mut f.v13.maintenance4),', "", RUNTIME._replace(part="usable")),
+           'feature("maintenance4", None, modern!(PhysicalDeviceMaintenance4Features, maintenance4)),', "",
+           RUNTIME._replace(part="usable")),
     Defect("a capability is used unasked", REQUIREMENTS,
            'subgroup("subgroup arithmetic", 63, vk::SubgroupFeatureFlags::ARITHMETIC),', "", UNIT),
+    Defect("what a caller recorded before is not waited for", COMMAND,
+           "self.barrier(Barrier { before: Stages::ANY, after: Stages::ALL });", "", EMBED._replace(part="ordered")),
+    Defect("what a caller records then does not wait", COMMAND,
+           "self.barrier(Barrier { before: Stages::ALL, after: Stages::ANY });", "", EMBED._replace(part="ordered")),
+    Defect("a caller's buffer is known twice", "src/runtime/tensor.rs", "imports.insert(handle, Arc::downgrade(&storage));",
+           "", EMBED._replace(part="meet")),
     Defect("a dispatch does not keep its tensors", RECORDER,
            "tensors.iter().for_each(|tensor| self.keep(tensor));", "",
            RUNTIME._replace(part="slots_in_flight")),

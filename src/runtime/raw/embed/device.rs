@@ -9,7 +9,6 @@ use super::super::requirements::{self, Switches};
 use super::super::{Instance, Physical};
 use super::{Keep, QueueLock};
 use crate::error::{Error, Rejected, Result};
-use crate::runtime::info::DeviceInfo;
 use crate::runtime::{DeviceSelector, Runtime, RuntimeOptions};
 
 /// What a device must be created with so that the runtime can use it.
@@ -106,7 +105,8 @@ pub struct Device<'a> {
     pub queue_family: u32,
     /// How the runtime takes its turn on the queue, where others use it at the same time; see [`open`].
     pub queue_lock: Option<QueueLock>,
-    /// Dropped when the runtime and all that came from it are gone, such as a handle that keeps the device alive.
+    /// Dropped when the runtime and all that came from it are gone, such as a handle that keeps the device alive; never
+    /// when the device did not finish in time what it was given ([`Error::TimedOut`] of [`Runtime::finish`]).
     pub keep: Option<Keep>,
 }
 
@@ -134,10 +134,21 @@ pub struct Device<'a> {
 pub unsafe fn open(device: Device<'_>, options: &RuntimeOptions) -> Result<Runtime> {
     check_options(options)?;
     let instance = Instance::of_caller(device.instance.clone());
-    let physical = query(&instance, device.physical_device)?;
     // SAFETY: the caller's promise.
-    unsafe { check_features(&physical.info, &device)? };
-    // SAFETY: as above.
+    let missing = unsafe { missing(&device) };
+    if device.api_version < vk::API_VERSION_1_3 {
+        // Of a device an older instance cannot be asked more.
+        // SAFETY: the physical device is the instance's.
+        let basic =
+            unsafe { device.instance.get_physical_device_properties(device.physical_device) };
+        let name = basic.device_name_as_c_str().unwrap_or(c"the device").to_string_lossy();
+        return Err(Error::MissingFeatures { device: name.into_owned(), missing });
+    }
+    let physical = query(&instance, device.physical_device)?;
+    if !missing.is_empty() {
+        return Err(Error::MissingFeatures { device: physical.info.name, missing });
+    }
+    // SAFETY: the caller's promise.
     let families = unsafe { queue_families(device.create_info) };
     if !families.contains(&device.queue_family) {
         return Err(Error::Parameter {
@@ -183,9 +194,11 @@ fn query(instance: &Instance, handle: vk::PhysicalDevice) -> Result<Physical> {
     }
 }
 
+/// The names of what was not enabled.
+///
 /// # Safety
 /// The chain of the device's `create_info` is valid.
-unsafe fn check_features(info: &DeviceInfo, device: &Device<'_>) -> Result<()> {
+unsafe fn missing(device: &Device<'_>) -> Vec<String> {
     let mut missing = Vec::new();
     if device.api_version < vk::API_VERSION_1_3 {
         let [major, minor] =
@@ -194,10 +207,7 @@ unsafe fn check_features(info: &DeviceInfo, device: &Device<'_>) -> Result<()> {
     }
     // SAFETY: the caller's promise.
     missing.extend(unsafe { requirements::switched_off(device.create_info) });
-    match missing.is_empty() {
-        true => Ok(()),
-        false => Err(Error::MissingFeatures { device: info.name.clone(), missing }),
-    }
+    missing
 }
 
 /// # Safety
