@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         gpu::trial("gradients_are_added_to", gradients_are_added_to),
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
+        gpu::trial("compiled_kernels_are_kept", compiled_kernels_are_kept),
         #[cfg(target_os = "linux")]
         gpu::trial("a_log_that_cannot_be_written_is_lost", a_log_that_cannot_be_written_is_lost),
         gpu::validated_trial("validation_in_every_form", |runtime| {
@@ -57,7 +58,14 @@ fn main() -> ExitCode {
 
 /// With the device and the validation that the environment asks for.
 fn device(words: &str) -> Outcome {
-    outcome(Command::new(env!("CARGO_BIN_EXE_backslang")).args(words.split(' ')))
+    outcome(command().args(words.split(' ')))
+}
+
+/// Each test compiles what it runs.
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+    command.env("BACKSLANG_PIPELINE_CACHE", "none");
+    command
 }
 
 /// As [`Outcome::succeeded`], with the object that `--json` gives, which is as described.
@@ -192,7 +200,7 @@ fn checks_pass(runtime: &Runtime) {
     }
     let timed = |check: &serde_json::Value| check["gpu_ms"].is_number();
     assert!(checks.iter().all(|check| timed(check) == runtime.device().timestamps), "{report}");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_backslang"))
+    let mut child = command()
         .args(["check", "mamba3-preprocess-backward", "history-backward", "--dtype", "bf16"])
         .stdout(Stdio::piped())
         .spawn()
@@ -215,11 +223,43 @@ fn checks_pass(runtime: &Runtime) {
     device("check --dtype f64").failed(2, &["f64", "bf16"]);
 }
 
+/// In the folder of the flag, or of the variable, or of the user. What is damaged is told of and replaced.
+fn compiled_kernels_are_kept(_: &Runtime) {
+    let folder = Folder::mamba3();
+    let words =
+        format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
+    let run = |flags: &str, variables: &[(&str, &str)]| {
+        let mut command = command();
+        command.args(format!("{words}{flags}").split(' ')).envs(variables.iter().copied());
+        outcome(&mut command).succeeded().stderr
+    };
+    let [flag, asked, user] = ["flag", "asked", "user"].map(|name| folder.at(name));
+    let ask = ("BACKSLANG_PIPELINE_CACHE", &asked[..]);
+    assert_eq!(run(&format!(" --pipeline-cache {flag}"), &[ask]), "");
+    assert_eq!((folder.names("flag").len(), folder.names("asked").len()), (1, 0));
+    run("", &[ask]);
+    assert_eq!(folder.names("asked").len(), 1);
+    run(
+        "",
+        &[("BACKSLANG_PIPELINE_CACHE", ""), ("XDG_CACHE_HOME", &user), ("LOCALAPPDATA", &user)],
+    );
+    assert_eq!(folder.names("user/backslang/pipelines").len(), 1);
+    let file = format!("flag/{}", folder.names("flag")[0]);
+    folder.write(&file, b"damaged");
+    let said = run(&format!(" --pipeline-cache {flag}"), &[]);
+    assert!(
+        said.starts_with("warning: the pipeline cache ") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert_eq!(run(&format!(" --pipeline-cache {flag}"), &[]), "");
+    assert_eq!(folder.names("").len(), 5, "{:?}", folder.names(""));
+}
+
 /// Runs the smallest job there is with `flags`, the layer asked for by the environment, and other variables.
 fn small(folder: &Folder, flags: &str, validate: &str, more: &[(&str, &str)]) -> Outcome {
     let words =
         format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+    let mut command = command();
     command.args(format!("{words} {flags}").split_whitespace()).env("BACKSLANG_VALIDATE", validate);
     outcome(command.envs(more.iter().copied()))
 }
@@ -265,7 +305,7 @@ fn a_log_that_cannot_be_written_is_lost(_: &Runtime) {
     let words = format!("mamba3-preprocess-backward -i {} -o", folder.at("in"));
     assert!(device(&format!("{words} {} -vv", folder.at("heard"))).stderr.contains("pipeline"));
     for (stderr, name) in harness::unwritable() {
-        let mut run = Command::new(env!("CARGO_BIN_EXE_backslang"));
+        let mut run = command();
         run.args(words.split(' ')).args([&folder.at(name), "-vv", "--json"]).stderr(stderr);
         assert!(outcome(&mut run).succeeded().json()["error"].is_null(), "{name}");
         assert_eq!(folder.names(name), folder.names("heard"));
@@ -282,7 +322,7 @@ fn a_message_of_validation_is_a_failure(_: &Runtime) {
     let failed = small(&folder, "-q --json", "core", &advice).failed(1, &["validation message"]);
     assert_eq!(failed.json()["error"]["kind"], "validation");
     assert_eq!(folder.names(""), ["in"]);
-    let mut check = Command::new(env!("CARGO_BIN_EXE_backslang"));
+    let mut check = command();
     check.args(["check", "mamba3-preprocess-backward", "--validate", "-q"]).envs(advice);
     outcome(&mut check).failed(1, &["validation message"]);
 }

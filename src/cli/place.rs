@@ -1,4 +1,7 @@
-//! `--device` and `--validate`, and the environment variables that say the same.
+//! `--device`, `--validate` and `--pipeline-cache`, and the environment variables that say the same.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use super::failure::{Failure, Result};
 
 const DEVICE: &str = "BACKSLANG_DEVICE";
 const VALIDATE: &str = "BACKSLANG_VALIDATE";
+const PIPELINE_CACHE: &str = "BACKSLANG_PIPELINE_CACHE";
 
 /// Where to compute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +36,13 @@ impl Place {
         let from_environment = args.device.is_none();
         let device = args.device.clone().or_else(|| environment(DEVICE));
         if !device.as_deref().is_some_and(|device| device.eq_ignore_ascii_case("reference")) {
-            let mut options =
-                RuntimeOptions { validation: validation(args)?, ..RuntimeOptions::default() };
+            let mut options = RuntimeOptions {
+                validation: validation(args)?,
+                pipeline_cache: pipeline_cache(args.pipeline_cache.clone(), |name| {
+                    std::env::var_os(name)
+                }),
+                ..RuntimeOptions::default()
+            };
             if let Some(device) = device {
                 options.device = device.parse()?;
             }
@@ -110,7 +119,69 @@ pub(crate) fn validation(args: &GlobalArgs) -> Result<Validation> {
     }
 }
 
+/// The folder for pipelines: the one asked for, else one of the user's; `None` where none is wanted, or there is no user.
+fn pipeline_cache(
+    flag: Option<PathBuf>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Option<PathBuf> {
+    let path = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    match flag.or_else(|| path(PIPELINE_CACHE)) {
+        Some(asked) if asked.as_os_str() == "none" => return None,
+        Some(asked) => return Some(asked),
+        None => {}
+    }
+    let user = match cfg!(windows) {
+        true => path("LOCALAPPDATA"),
+        // Its specification has a relative path ignored.
+        false => path("XDG_CACHE_HOME")
+            .filter(|path| path.is_absolute())
+            .or_else(|| Some(path("HOME")?.join(".cache"))),
+    };
+    Some(user?.join("backslang").join("pipelines"))
+}
+
 /// The environment variable, if it says anything.
 fn environment(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|value| !value.trim().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(flag: Option<&str>, variables: &[(&str, &str)]) -> Option<PathBuf> {
+        pipeline_cache(flag.map(PathBuf::from), |name| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn pipelines_are_kept_where_flag_variable_and_user_say() {
+        let asked = (PIPELINE_CACHE, "there");
+        assert_eq!(folder(Some("here"), &[asked]), Some("here".into()));
+        assert_eq!(folder(None, &[asked]), Some("there".into()));
+        assert_eq!(folder(Some("none"), &[asked]), None);
+        assert_eq!(folder(None, &[(PIPELINE_CACHE, "none")]), None);
+        assert_eq!(folder(None, &[(PIPELINE_CACHE, "")]), None);
+    }
+
+    #[cfg(not(windows))]
+    #[test]
+    fn the_users_cache_folder_is_where_it_is_customary() {
+        let home = ("HOME", "/home/a");
+        let place = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(folder(None, &[home]), place("/home/a/.cache/backslang/pipelines"));
+        let xdg = |path| folder(None, &[home, ("XDG_CACHE_HOME", path)]);
+        assert_eq!(xdg("/tmp/cache"), place("/tmp/cache/backslang/pipelines"));
+        assert_eq!(xdg("relative"), place("/home/a/.cache/backslang/pipelines"));
+        assert_eq!(xdg(""), place("/home/a/.cache/backslang/pipelines"));
+    }
+
+    #[cfg(windows)]
+    #[test]
+    fn the_users_cache_folder_is_where_it_is_customary() {
+        let local = folder(None, &[("LOCALAPPDATA", r"C:\a")]);
+        assert_eq!(local, Some(PathBuf::from(r"C:\a\backslang\pipelines")));
+    }
 }

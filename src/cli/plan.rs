@@ -34,7 +34,7 @@ fn constants(launch: &Launch) -> Vec<(&'static str, Value)> {
         Scalar::Bool => json!(bits != 0),
         _ => json!(bits),
     };
-    let pairs = launch.kernel.constants.iter().zip(&launch.constants);
+    let pairs = launch.kernel().constants.iter().zip(launch.constants());
     pairs.map(|(constant, &bits)| (constant.name, value(constant, bits))).collect()
 }
 
@@ -50,8 +50,8 @@ impl Outline {
         };
         let mut text = format!("sizes: {}\n", list(&self.sizes));
         for launch in &self.launches {
-            let [x, y] = launch.groups;
-            text += &format!("run {}: {x} x {y} workgroups", launch.kernel.name);
+            let [x, y] = launch.groups();
+            text += &format!("run {}: {x} x {y} workgroups", launch.kernel().name);
             for (name, value) in constants(launch) {
                 text += &format!(", {name} {value}");
             }
@@ -71,7 +71,7 @@ impl Outline {
         let step = |launch: &Launch| {
             let constants: Map<_, _> =
                 constants(launch).into_iter().map(|(name, value)| (name.into(), value)).collect();
-            json!({ "kernel": launch.kernel.name, "workgroups": launch.groups, "constants": constants })
+            json!({ "kernel": launch.kernel().name, "workgroups": launch.groups(), "constants": constants })
         };
         json!({
             "sizes": object(&self.sizes),

@@ -42,7 +42,7 @@ pub(crate) fn command(words: &[OsString]) -> Option<String> {
     let known = |word: &str| cli.get_subcommands().any(|command| command.get_name() == word);
     let mut words = words.iter().skip(1);
     while let Some(word) = words.next().map(|word| word.to_string_lossy()) {
-        if word == "--device" {
+        if ["--device", "--pipeline-cache"].contains(&&*word) {
             words.next();
         } else if known(&word) {
             return Some(word.into_owned());
@@ -86,6 +86,7 @@ mod tests {
         assert_eq!(typed("backslang --json check --nonsense").as_deref(), Some("check"));
         assert_eq!(typed("backslang --device check -q devices x").as_deref(), Some("devices"));
         assert_eq!(typed("backslang --device=check kernels").as_deref(), Some("kernels"));
+        assert_eq!(typed("backslang --pipeline-cache check kernels").as_deref(), Some("kernels"));
         assert_eq!(typed("backslang nonsense"), None);
         assert_eq!(typed("check"), None);
     }

@@ -9,15 +9,62 @@ use crate::runtime::{Access, Load, Recorder, Runtime};
 /// One launch of a kernel.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// The kernel.
-    pub kernel: &'static Kernel,
-    /// The bits of its specialization constants, in the manifest's order.
-    pub constants: Vec<u32>,
-    /// Workgroups along x and y. A device that bounds an axis gets several dispatches; 0 launches nothing.
-    pub groups: [usize; 2],
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) constants: Vec<u32>,
+    pub(crate) groups: [usize; 2],
+}
+
+/// Makes the pipelines that these launches need and the runtime does not have yet, on several threads.
+///
+/// Recording a call does so for the launches of the call. Done ahead for several calls, it makes all at once, and leaves
+/// the first of each with nothing to wait for:
+///
+/// ```no_run
+/// use backslang::kernels::mamba3::preprocess::Geometry;
+/// use backslang::kernels::mamba3::preprocess_backward::{self, Accumulate};
+/// use backslang::kernels::{self, Target};
+/// use backslang::runtime::Runtime;
+/// use backslang::{Dtype, Result};
+///
+/// fn warm_up(runtime: &Runtime, layers: &[Geometry]) -> Result<()> {
+///     let target = Target::of(runtime);
+///     let mut launches = Vec::new();
+///     for geometry in layers {
+///         let none = Accumulate::default();
+///         launches.extend(preprocess_backward::launches(geometry, Dtype::F32, none, target)?);
+///     }
+///     kernels::prepare(runtime, &launches)
+/// }
+/// ```
+///
+/// # Errors
+/// As [`Runtime::prepare`].
+pub fn prepare<'a>(
+    runtime: &Runtime,
+    launches: impl IntoIterator<Item = &'a Launch>,
+) -> Result<()> {
+    let launches = launches.into_iter().filter(|launch| !launch.groups.contains(&0));
+    let kernels: Vec<_> = launches.map(|l| (l.kernel, &l.constants[..])).collect();
+    // SAFETY: only this crate makes launches, of its own kernels with constants that they are valid with.
+    unsafe { runtime.prepare(&kernels) }
 }
 
 impl Launch {
+    /// The kernel.
+    pub fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    /// The bits of its specialization constants, in the manifest's order.
+    pub fn constants(&self) -> &[u32] {
+        &self.constants
+    }
+
+    /// Workgroups along x and y. A device that bounds an axis gets several dispatches; 0 launches nothing.
+    pub fn groups(&self) -> [usize; 2] {
+        self.groups
+    }
+
     pub(super) fn record<P: Pod>(
         &self,
         recorder: &mut Recorder<'_>,

@@ -9,7 +9,7 @@ pub mod attention;
 pub mod mamba3;
 mod pack;
 
-pub use launch::{Launch, Target};
+pub use launch::{Launch, Target, prepare};
 pub use layout::Layout;
 
 use crate::error::{Error, Result};

@@ -14,6 +14,7 @@ use super::info::DeviceInfo;
 use super::lock;
 use super::memory::Pool;
 use super::pipeline::Pipelines;
+use super::pipeline_cache::PipelineFile;
 use super::raw::embed::Links;
 use super::raw::{Buffer, Commands, Device, Memory, Queries, Timeline};
 use super::recorder::Recording;
@@ -106,6 +107,7 @@ impl Core {
             pipelines: Pipelines::new(
                 &device,
                 lanes,
+                options.pipeline_cache.as_deref().map(|folder| PipelineFile::new(folder, &info)),
                 #[cfg(feature = "forms")]
                 options.form,
             )?,
@@ -341,6 +343,9 @@ impl Core {
         let left = std::mem::take(&mut lock(&self.in_flight).list);
         drop(left);
         self.pool.trim();
+        if !self.health.is_lost() {
+            self.pipelines.save();
+        }
         Ok(())
     }
 
@@ -388,10 +393,14 @@ struct Health {
 impl Health {
     /// Only the first error says during what the device was lost.
     fn check(&self) -> Result<()> {
-        match self.lost.load(Ordering::Acquire) {
+        match self.is_lost() {
             true => Err(Error::DeviceLost { during: lock(&self.during).take() }),
             false => Ok(()),
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Marks the device lost when an error says so.

@@ -12,6 +12,10 @@ pub struct DeviceInfo {
     pub name: String,
     /// Its UUID, the same in every process until the driver changes.
     pub uuid: [u8; 16],
+    /// The UUID of the driver: another build of it has another one.
+    pub driver_uuid: [u8; 16],
+    /// The UUID of the pipelines that the driver keeps: with another one it cannot read them.
+    pub pipeline_cache_uuid: [u8; 16],
     /// What sort of device it is.
     pub kind: DeviceKind,
     /// The driver's name.
@@ -149,6 +153,8 @@ pub(super) mod tests {
             index,
             name: name.into(),
             uuid: [index as u8; 16],
+            driver_uuid: [index as u8; 16],
+            pipeline_cache_uuid: [index as u8; 16],
             kind,
             driver: "driver".into(),
             driver_version: "1".into(),

@@ -17,6 +17,7 @@ mod heap;
 mod info;
 mod memory;
 mod pipeline;
+mod pipeline_cache;
 #[allow(unsafe_code)]
 mod probe;
 #[allow(unsafe_code)]
@@ -32,6 +33,7 @@ mod timing;
 mod transfer;
 mod validation;
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -55,6 +57,7 @@ pub use validation::Validation;
 use self::core::Core;
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
+use crate::manifest::Kernel;
 
 /// How to open a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +73,12 @@ pub struct RuntimeOptions {
     /// How long a wait for the device may take before it is [`Error::TimedOut`]: by default 10 minutes, so that a device
     /// that hangs is noticed. Work that takes longer in one submission needs more, up to [`Duration::MAX`].
     pub timeout: Duration,
+    /// The folder where the driver's compiled pipelines are kept from one process to the next, in a file for each device,
+    /// driver and version of this crate; `None` keeps none. It is made when it is missing, and read when the runtime is
+    /// opened; the runtime's end writes what is new. Processes may share it. What cannot be used is ignored with a
+    /// warning; a folder that cannot be written is no error. Whoever can write there can harm the driver: it must be the
+    /// user's own.
+    pub pipeline_cache: Option<PathBuf>,
     /// In which form kernels run, for tests.
     #[cfg(feature = "forms")]
     #[doc(hidden)]
@@ -84,6 +93,7 @@ impl Default for RuntimeOptions {
             heap_slots: 16384,
             lanes: None,
             timeout: Duration::from_secs(600),
+            pipeline_cache: None,
             #[cfg(feature = "forms")]
             form: Form::Heap,
         }
@@ -283,6 +293,31 @@ impl Runtime {
     /// own and somebody to tell of progress.
     pub fn execution(&self) -> Execution<'_> {
         self.into()
+    }
+
+    /// Waits for all work submitted so far.
+    ///
+    /// # Errors
+    /// Those of [`Submission::wait`].
+    pub fn wait(&self) -> Result<()> {
+        self.core.wait_all().map(drop)
+    }
+
+    /// Makes the pipelines of kernels with these specialization constants that are not there yet, on several threads.
+    /// Otherwise a pipeline is made when its first dispatch is recorded.
+    ///
+    /// # Safety
+    /// As [`Recorder::dispatch`]: the kernels are valid SPIR-V with these constants. For the launches of this crate's
+    /// kernels there is [`kernels::prepare`](crate::kernels::prepare).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when the device cannot run a kernel so; [`Error::OutOfMemory`] and [`Error::Vulkan`],
+    /// naming the kernel; [`Error::Validation`].
+    #[allow(unsafe_code)]
+    pub unsafe fn prepare(&self, kernels: &[(&'static Kernel, &[u32])]) -> Result<()> {
+        let core = &self.core;
+        core.pipelines.prepare(&core.heap, &core.info, kernels)?;
+        core.check()
     }
 
     /// Waits for the device, takes everything down and fails with what the validation layer said of it.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[cfg(feature = "forms")]
@@ -9,20 +10,25 @@ use super::forms::Form;
 use super::heap::Heap;
 use super::info::{DeviceInfo, Limits};
 use super::lock;
+use super::pipeline_cache::PipelineFile;
 use super::raw::{Device, PUSH_BYTES, Pipeline, PipelineCache, PipelineDesc};
 use super::spirv::{self, Patch};
 use crate::error::{Error, Result};
 use crate::manifest::{Axis, Kernel};
 
-/// A kernel by identity, and its specialization constants.
-type Key = (usize, Box<[u32]>);
 /// Locked while the pipeline is made, so that threads that want others need not wait.
 type Cell = Arc<Mutex<Option<Arc<Pipeline>>>>;
+/// Those of a kernel, by its specialization constants.
+type Variants = HashMap<Box<[u32]>, Cell>;
 
-/// All pipelines of a runtime.
+/// All pipelines of a runtime, by the kernel's identity.
 pub(super) struct Pipelines {
-    cells: Mutex<HashMap<Key, Cell>>,
+    cells: Mutex<HashMap<usize, Variants>>,
     cache: PipelineCache,
+    /// Where the cache is kept, and what was there.
+    file: Option<(PipelineFile, Vec<u8>)>,
+    /// Whether the driver compiled something that may not be in the file.
+    compiled: AtomicBool,
     lanes: u32,
     #[cfg(feature = "forms")]
     form: Form,
@@ -34,11 +40,15 @@ impl Pipelines {
     pub(super) fn new(
         device: &Arc<Device>,
         lanes: u32,
+        file: Option<PipelineFile>,
         #[cfg(feature = "forms")] form: Form,
     ) -> Result<Self> {
+        let data = file.as_ref().and_then(PipelineFile::load).unwrap_or_default();
         Ok(Self {
             cells: Mutex::default(),
-            cache: PipelineCache::new(device)?,
+            cache: PipelineCache::new(device, &data)?,
+            file: file.map(|file| (file, data)),
+            compiled: AtomicBool::new(false),
             lanes,
             #[cfg(feature = "forms")]
             form,
@@ -54,14 +64,69 @@ impl Pipelines {
         kernel: &'static Kernel,
         constants: &[u32],
     ) -> Result<Arc<Pipeline>> {
-        let key = (std::ptr::from_ref(kernel).addr(), constants.into());
-        let cell = lock(&self.cells).entry(key).or_default().clone();
+        let cell = self.cell(kernel, constants);
         let mut cell = lock(&cell);
         if let Some(pipeline) = &*cell {
             return Ok(pipeline.clone());
         }
         let pipeline = Arc::new(self.make(heap, info, kernel, constants)?);
         Ok(cell.insert(pipeline).clone())
+    }
+
+    /// Makes those that are not there, as many at a time as the host has cores.
+    pub(super) fn prepare(
+        &self,
+        heap: &Heap,
+        info: &DeviceInfo,
+        wanted: &[(&'static Kernel, &[u32])],
+    ) -> Result<()> {
+        let missing = |&(kernel, constants): &(_, &[u32])| {
+            // One that another thread is making is waited for.
+            self.cell(kernel, constants).try_lock().map_or(true, |cell| cell.is_none())
+        };
+        let missing: Vec<_> = wanted.iter().copied().filter(missing).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((kernel, constants)) = missing.get(next.fetch_add(1, Ordering::Relaxed))
+            {
+                self.get(heap, info, kernel, constants)?;
+            }
+            Ok(())
+        };
+        let threads = match missing.len() {
+            0 | 1 => 1,
+            more => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(more)),
+        };
+        std::thread::scope(|scope| {
+            let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+            // Without threads this one makes them all.
+            let helpers: Vec<_> = (1..threads).filter_map(start).collect();
+            helpers.into_iter().fold(work(), |made, helper| {
+                made.and(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            })
+        })
+    }
+
+    /// Keeps what was compiled since the runtime was opened.
+    pub(super) fn save(&self) {
+        let Some((file, known)) = &self.file else { return };
+        if !self.compiled.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        match self.cache.data() {
+            Ok(data) if data != *known => file.save(&data),
+            Ok(_) => {}
+            Err(error) => tracing::debug!("the pipeline cache is not written: {error}"),
+        }
+    }
+
+    fn cell(&self, kernel: &'static Kernel, constants: &[u32]) -> Cell {
+        let mut cells = lock(&self.cells);
+        let variants = cells.entry(std::ptr::from_ref(kernel).addr()).or_default();
+        match variants.get(constants) {
+            Some(cell) => cell.clone(),
+            None => variants.entry(constants.into()).or_default().clone(),
+        }
     }
 
     fn make(
@@ -97,19 +162,32 @@ impl Pipelines {
             .map_err(|_| unsupported("its entry point's name has a zero byte".into()))?;
         let constants: Vec<_> =
             kernel.constants.iter().map(|c| c.id).zip(constants.iter().copied()).collect();
-        tracing::debug!(kernel = kernel.name, dtype = kernel.dtype, ?constants, "pipeline");
-        Pipeline::new(
-            &self.device,
-            descriptors,
-            &self.cache,
-            &PipelineDesc {
-                spirv: &module,
-                entry_point: &entry_point,
-                constants: &constants,
-                subgroup_size: self.device.required_subgroup_size.then_some(self.lanes),
-                full_subgroups: can_be_full(workgroup, self.lanes),
-            },
-        )
+        let desc = PipelineDesc {
+            spirv: &module,
+            entry_point: &entry_point,
+            constants: &constants,
+            subgroup_size: self.device.required_subgroup_size.then_some(self.lanes),
+            full_subgroups: can_be_full(workgroup, self.lanes),
+        };
+        let (pipeline, cached) = Pipeline::new(&self.device, descriptors, &self.cache, &desc)
+            .map_err(|error| unmade(error, kernel))?;
+        tracing::debug!(kernel = kernel.name, dtype = kernel.dtype, ?constants, cached, "pipeline");
+        if !cached {
+            self.compiled.store(true, Ordering::Relaxed);
+        }
+        Ok(pipeline)
+    }
+}
+
+/// Names the kernel whose pipeline could not be made.
+fn unmade(error: Error, kernel: &Kernel) -> Error {
+    let of = format!("kernel `{}` ({})", kernel.name, kernel.dtype);
+    match error {
+        Error::OutOfMemory { place, what, asked, available } => {
+            Error::OutOfMemory { place, what: format!("{of}: {what}"), asked, available }
+        }
+        Error::Vulkan { call, code } => Error::Vulkan { call, code: format!("{code}, for {of}") },
+        other => other,
     }
 }
 

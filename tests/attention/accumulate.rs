@@ -273,7 +273,7 @@ pub(crate) fn accumulated_pages_are_not_cleared(_: &Runtime) {
         let accumulate = Gradients::only(accumulate);
         let options = Options { compact_history: true, accumulate, ..problem.options };
         let launches = backward::launches(&inputs, &plan, &options, Target::TYPICAL).unwrap();
-        launches.iter().map(|launch| launch.kernel.name).collect::<Vec<_>>()
+        launches.iter().map(|launch| launch.kernel().name).collect::<Vec<_>>()
     };
     let (query, history, clear) = ("query_backward", "history_backward", "clear_pages");
     assert_eq!(kernels(&[]), [query, clear, clear, history]);

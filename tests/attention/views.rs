@@ -233,12 +233,12 @@ pub(crate) fn saved_statistics_leave_one_walk(_: &Runtime) {
     };
     let names = |columns, given_output, gradients: &[Gradient]| {
         let launches = launches(columns, given_output, gradients);
-        launches.iter().map(|launch| launch.kernel.name).collect::<Vec<_>>()
+        launches.iter().map(|launch| launch.kernel().name).collect::<Vec<_>>()
     };
     let constant = |columns, given_output, gradients: &[Gradient], name: &str| {
         let query = &launches(columns, given_output, gradients)[0];
-        let place = query.kernel.constants.iter().position(|c| c.name == name).unwrap();
-        query.constants[place]
+        let place = query.kernel().constants.iter().position(|c| c.name == name).unwrap();
+        query.constants()[place]
     };
     let (query, history) = ("query_backward", "history_backward");
     let all = [Gradient::Q, Gradient::K, Gradient::V];

@@ -45,6 +45,7 @@ impl Outcome {
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
     command.env_remove("BACKSLANG_DEVICE").env_remove("BACKSLANG_VALIDATE");
+    command.env("BACKSLANG_PIPELINE_CACHE", "none");
     command
 }
 

@@ -88,8 +88,10 @@ fn every_call_can_fail(_: &Runtime) -> Outcome {
             // A wait asks many times.
             nth += if call == "vkGetSemaphoreCounterValue" { nth } else { 1 };
         }
-        // A wait may be over before it blocks, and the queue is waited for only when all else failed.
-        assert!(nth > 1 || ["vkWaitSemaphores", "vkQueueWaitIdle"].contains(&call), "{call}");
+        // A wait may be over before it blocks, the queue is waited for only when all else failed, and the pipelines here
+        // are not kept.
+        let seldom = ["vkWaitSemaphores", "vkQueueWaitIdle", "vkGetPipelineCacheData"];
+        assert!(nth > 1 || seldom.contains(&call), "{call}");
     }
     Ok(())
 }

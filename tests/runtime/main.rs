@@ -7,6 +7,7 @@ mod commands;
 mod devices;
 mod faults;
 mod lifetimes;
+mod pipelines;
 mod resources;
 mod rounds;
 mod slices;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         transfers::EXCLUSIVE,
         resources::EXCLUSIVE,
         lifetimes::EXCLUSIVE,
+        pipelines::EXCLUSIVE,
         rounds::EXCLUSIVE,
         faults::EXCLUSIVE,
         slices::EXCLUSIVE,

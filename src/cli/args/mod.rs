@@ -6,6 +6,8 @@ mod mamba3;
 mod sample;
 mod values;
 
+use std::path::PathBuf;
+
 use backslang::runtime::Validation;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -70,6 +72,13 @@ pub(crate) struct GlobalArgs {
         default_missing_value = "core,sync", value_parser = values::validation, value_hint = ValueHint::Other
     )]
     pub(crate) validate: Option<Validation>,
+
+    /// Where the driver's compiled kernels are kept from one run to the next; `none` keeps none
+    ///
+    /// By default backslang/pipelines in the user's cache folder. The environment variable BACKSLANG_PIPELINE_CACHE says the
+    /// same; the flag overrides it. Files there may be deleted at any time.
+    #[arg(long, global = true, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) pipeline_cache: Option<PathBuf>,
 
     /// Print one JSON object to standard output, also on failure
     ///

@@ -262,6 +262,8 @@ shims! {
     device.fp_v1_0().create_pipeline_cache = "vkCreatePipelineCache"(
         device: vk::Device, info: *const vk::PipelineCacheCreateInfo<'_>, allocator: Allocator,
         cache: *mut vk::PipelineCache);
+    device.fp_v1_0().get_pipeline_cache_data = "vkGetPipelineCacheData"(
+        device: vk::Device, cache: vk::PipelineCache, size: *mut usize, data: *mut c_void);
     device.fp_v1_0().create_shader_module = "vkCreateShaderModule"(
         device: vk::Device, info: *const vk::ShaderModuleCreateInfo<'_>, allocator: Allocator,
         module: *mut vk::ShaderModule);

@@ -141,6 +141,8 @@ fn describe(basic: &vk::PhysicalDeviceProperties, p: &Properties, index: usize) 
         index,
         name: text(basic.device_name_as_c_str()),
         uuid: p.v11.device_uuid,
+        driver_uuid: p.v11.driver_uuid,
+        pipeline_cache_uuid: basic.pipeline_cache_uuid,
         kind: match basic.device_type {
             vk::PhysicalDeviceType::DISCRETE_GPU => DeviceKind::Discrete,
             vk::PhysicalDeviceType::INTEGRATED_GPU => DeviceKind::Integrated,

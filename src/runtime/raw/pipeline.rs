@@ -8,19 +8,28 @@ use ash::vk;
 use super::{Descriptors, Device, Named};
 use crate::error::Result;
 
-/// A pipeline cache in memory.
+/// A driver's cache of pipelines.
 pub(in crate::runtime) struct PipelineCache {
     handle: vk::PipelineCache,
     device: Arc<Device>,
 }
 
 impl PipelineCache {
-    pub(in crate::runtime) fn new(device: &Arc<Device>) -> Result<Self> {
-        let info = vk::PipelineCacheCreateInfo::default();
-        // SAFETY: the device is alive.
+    /// A cache that begins with what [`PipelineCache::data`] gave for this device and this driver, or with nothing.
+    pub(in crate::runtime) fn new(device: &Arc<Device>, data: &[u8]) -> Result<Self> {
+        let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
+        // SAFETY: the device is alive, and the data are all that this driver gave, unchanged: the runtime holds a file
+        // against the driver's identity, its length and a checksum.
         let handle = unsafe { device.handle.create_pipeline_cache(&info, None) }
             .named("vkCreatePipelineCache")?;
         Ok(Self { handle, device: device.clone() })
+    }
+
+    /// All that the driver keeps.
+    pub(in crate::runtime) fn data(&self) -> Result<Vec<u8>> {
+        // SAFETY: the cache is this device's.
+        unsafe { self.device.handle.get_pipeline_cache_data(self.handle) }
+            .named("vkGetPipelineCacheData")
     }
 }
 
@@ -51,12 +60,13 @@ pub(in crate::runtime) struct Pipeline {
 }
 
 impl Pipeline {
+    /// The pipeline, and whether the driver says that the cache held it.
     pub(in crate::runtime) fn new(
         device: &Arc<Device>,
         descriptors: &Descriptors,
         cache: &PipelineCache,
         desc: &PipelineDesc<'_>,
-    ) -> Result<Self> {
+    ) -> Result<(Self, bool)> {
         let module = ShaderModule::new(device, desc.spirv)?;
         let words: Vec<u32> = desc.constants.iter().map(|&(_, bits)| bits).collect();
         let entries: Vec<_> = (0..)
@@ -73,16 +83,22 @@ impl Pipeline {
         let mut subgroup = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
         let stage =
             stage(desc, &mut subgroup).module(module.handle).specialization_info(&specialization);
+        let mut whole = vk::PipelineCreationFeedback::default();
+        let mut feedback = vk::PipelineCreationFeedbackCreateInfo::default()
+            .pipeline_creation_feedback(&mut whole);
         let info = vk::ComputePipelineCreateInfo::default()
             .stage(stage)
-            .layout(descriptors.pipeline_layout());
+            .layout(descriptors.pipeline_layout())
+            .push_next(&mut feedback);
         // SAFETY: module, layout and cache are this device's; every pointer is to a local that outlives the call.
         let made = unsafe { device.handle.create_compute_pipelines(cache.handle, &[info], None) };
         let handle = match made {
             Ok(pipelines) => pipelines[0],
             Err((_, code)) => return Err(super::failed("vkCreateComputePipelines", code)),
         };
-        Ok(Self { handle, device: device.clone() })
+        let hit = vk::PipelineCreationFeedbackFlags::VALID
+            | vk::PipelineCreationFeedbackFlags::APPLICATION_PIPELINE_CACHE_HIT;
+        Ok((Self { handle, device: device.clone() }, whole.flags.contains(hit)))
     }
 
     pub(super) fn handle(&self) -> vk::Pipeline {

@@ -5,7 +5,7 @@ use super::{AppendInputs, AppendPlan, Cache, DevicePlan, Schedule, width};
 use crate::error::Result;
 use crate::host::HostTensor;
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Layout, Run, Target, for_dtype};
+use crate::kernels::{Launch, Layout, Run, Target, for_dtype, prepare};
 use crate::manifest::paged_append_backward;
 use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
@@ -63,6 +63,7 @@ pub fn record_backward(
     let layouts = gradients.as_ref().map(|_, t| t.into());
     let launches = launches_backward(&layouts, &plan.plan, Target::of(recorder.runtime()))?;
     let push = Push { rows: narrow("queries", plan.plan.queries())?, ..Push::default() };
+    prepare(recorder.runtime(), &launches)?;
     for (launch, [(_, target), (_, gradient)]) in launches.iter().zip(gradients.parts()) {
         launch.record(recorder, |access| Push {
             plan_index: access.read(&plan.words),

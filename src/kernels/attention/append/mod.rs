@@ -37,7 +37,7 @@ use super::Schedule;
 use crate::error::Result;
 use crate::host::HostTensor;
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Layout, Run, Target, for_dtype};
+use crate::kernels::{Launch, Layout, Run, Target, for_dtype, prepare};
 use crate::manifest::paged_append;
 use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 use arrays::check;
@@ -106,6 +106,7 @@ pub fn record(
         pairs: narrow("pairs of slots", plan.plan.pairs())?,
         ..Push::default()
     };
+    prepare(recorder.runtime(), &launches)?;
     for (launch, [(_, new), (_, cache)]) in launches.iter().zip(inputs.parts()) {
         launch.record(recorder, |access| Push {
             plan_index: access.read(&plan.words),

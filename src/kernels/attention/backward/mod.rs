@@ -48,7 +48,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
-use crate::kernels::{Launch, Layout, Run, Target};
+use crate::kernels::{Launch, Layout, Run, Target, prepare};
 use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
 /// Plans, uploads, runs and downloads: all from host arrays to host arrays. It runs on a [`Runtime`], or as an
@@ -187,7 +187,9 @@ pub fn record(
     };
     let written = if call.is_wide() { &scratch } else { &outputs.gradients };
     let binding = Binding { call: &call, inputs, plan, outputs, written };
-    for (step, launch) in call.launches(&plan.plan, Target::of(runtime))? {
+    let launches = call.launches(&plan.plan, Target::of(runtime))?;
+    prepare(runtime, launches.iter().map(|(_, launch)| launch))?;
+    for (step, launch) in launches {
         binding.record(recorder, step, &launch)?;
     }
     Ok(())

@@ -54,7 +54,7 @@ use call::Call;
 use super::{DevicePlan, ForwardInputs, ForwardOutputs, Geometry, Options, Plan, Schedule};
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
-use crate::kernels::{Launch, Layout, Run, Target};
+use crate::kernels::{Launch, Layout, Run, Target, prepare};
 use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
 /// Plans, uploads, runs and downloads: all from host arrays to host arrays. Of the options, `causal` and `scale` count. It
@@ -122,7 +122,9 @@ pub fn record(
     call.check_scratch(runtime)?;
     let scratch = if call.is_partial() { Some(scratch(runtime, &call)?) } else { None };
     let binding = Binding { call: &call, inputs, plan, outputs, scratch: scratch.as_ref() };
-    for (step, launch) in call.launches(Target::of(runtime))? {
+    let launches = call.launches(Target::of(runtime))?;
+    prepare(runtime, launches.iter().map(|(_, launch)| launch))?;
+    for (step, launch) in launches {
         binding.record(recorder, step, &launch)?;
     }
     Ok(())

@@ -34,6 +34,12 @@ pub(super) fn on_dense(
 }
 
 impl Launches {
+    /// All that there are.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Launch> {
+        let Self { preprocess, pack, chunk_sums, total, .. } = self;
+        [Some(preprocess), pack.as_ref(), Some(chunk_sums), Some(total)].into_iter().flatten()
+    }
+
     pub(super) fn new(
         geometry: &Geometry,
         inputs: &BackwardInputs<Layout<'_>>,

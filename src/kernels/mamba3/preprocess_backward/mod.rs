@@ -8,7 +8,9 @@ use super::rows::Copies;
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack};
+use crate::kernels::{
+    Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack, prepare,
+};
 use crate::manifest::mamba3_preprocess_backward;
 use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor};
 use launches::Launches;
@@ -166,6 +168,7 @@ pub fn record_onto(
     let targets = outputs.as_ref().map(|_, t| t.into());
     let launches =
         Launches::new(&geometry, &layouts, &targets, copies, accumulate, Target::of(runtime))?;
+    prepare(runtime, launches.all())?;
     let scratch = match launches.pack {
         Some(_) => Some(runtime.tensor(SCRATCH, Dtype::F32, packed.shape())?),
         None => None,
@@ -200,9 +203,8 @@ pub fn launches(
     accumulate: Accumulate,
     target: Target,
 ) -> Result<Vec<Launch>> {
-    let Launches { preprocess, pack, chunk_sums, total, .. } =
-        launches::on_dense(geometry, dtype, accumulate, target)?;
-    Ok([Some(preprocess), pack, Some(chunk_sums), Some(total)].into_iter().flatten().collect())
+    let launches = launches::on_dense(geometry, dtype, accumulate, target)?;
+    Ok(launches.all().cloned().collect())
 }
 
 fn check(inputs: &BackwardInputs<Layout<'_>>, parameters: &Parameters) -> Result<Geometry> {

@@ -27,7 +27,9 @@ use super::rows::Copies;
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack};
+use crate::kernels::{
+    Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack, prepare,
+};
 use crate::manifest::mamba3_preprocess;
 use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor};
 use launches::Launches;
@@ -127,6 +129,7 @@ pub fn record(
     let copies = Copies::new(&geometry.views(&inputs.projected)?, passed);
     let targets = outputs.as_ref().map(|_, t| t.into());
     let launches = Launches::new(&geometry, &layouts, &targets, copies, Target::of(runtime))?;
+    prepare(runtime, launches.packs.iter().chain([&launches.preprocess]))?;
     let mut wide = launches.written.named().map(|(_, written)| written.wide);
     let written = outputs.as_ref().try_map(|name, tensor| match wide.next() {
         Some(true) => runtime.tensor(scratch(name), Dtype::F32, tensor.shape()),
