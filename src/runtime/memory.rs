@@ -1,6 +1,7 @@
 //! Buffers, kept for reuse by size class.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::info::DeviceInfo;
@@ -18,6 +19,10 @@ const IDLE_SHARED: u64 = 256 * MIB;
 /// Makes buffers and keeps those that nobody uses.
 pub(super) struct Pool {
     idle: Mutex<Idle>,
+    /// Bytes of buffers that are taken.
+    in_use: AtomicU64,
+    /// Buffers made so far.
+    made: AtomicU64,
     /// Bytes of the device's memory heap.
     heap: u64,
     largest: u64,
@@ -30,6 +35,8 @@ impl Pool {
         let limits = &info.limits;
         Self {
             idle: Mutex::new(Idle::new(if own_memory { info.memory / 4 } else { IDLE_SHARED })),
+            in_use: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             heap: info.memory,
             largest: limits.max_buffer_size.min(limits.max_memory_allocation_size),
             device: device.clone(),
@@ -41,9 +48,20 @@ impl Pool {
     /// # Errors
     /// [`Error::OutOfMemory`], after idle buffers were given up in vain.
     pub(super) fn take(&self, memory: Memory, bytes: u64, name: &str) -> Result<Buffer> {
+        let buffer = self.find(memory, bytes, name)?;
+        self.in_use.fetch_add(buffer.bytes(), Ordering::Relaxed);
+        Ok(buffer)
+    }
+
+    fn find(&self, memory: Memory, bytes: u64, name: &str) -> Result<Buffer> {
         let class = size_class(bytes).min(self.largest).max(bytes);
         if let Some(buffer) = lock(&self.idle).take(memory, class) {
             return Ok(buffer);
+        }
+        let (budget, used) = self.device.memory_budget();
+        if memory == Memory::Device && class > budget.saturating_sub(used) {
+            // The driver may grant more, at a price that others pay: what is idle goes first.
+            self.trim();
         }
         let first = self.make(memory, class, name);
         if !matches!(first, Err(Error::OutOfMemory { .. })) || !self.trim() {
@@ -66,11 +84,20 @@ impl Pool {
                 available: Some(self.device.available_memory().min(self.largest).min(left)),
             });
         }
-        Buffer::new(&self.device, bytes, memory, name)
+        let buffer = Buffer::new(&self.device, bytes, memory, name)?;
+        self.made.fetch_add(1, Ordering::Relaxed);
+        Ok(buffer)
+    }
+
+    /// Bytes in use, bytes idle, and buffers made so far.
+    pub(super) fn usage(&self) -> (u64, u64, u64) {
+        let idle = lock(&self.idle).bytes.values().sum();
+        (self.in_use.load(Ordering::Relaxed), idle, self.made.load(Ordering::Relaxed))
     }
 
     /// Takes back a buffer that no command in flight uses.
     pub(super) fn give(&self, buffer: Buffer) {
+        self.in_use.fetch_sub(buffer.bytes(), Ordering::Relaxed);
         let evicted = lock(&self.idle).give(buffer);
         drop(evicted);
     }

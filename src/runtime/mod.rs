@@ -104,10 +104,21 @@ impl Default for RuntimeOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Bytes of memory taken from the driver, in use or kept for reuse.
+    /// Bytes of memory taken from the driver: in use, kept for reuse, or free parts of the blocks that small tensors share.
     pub allocated: u64,
+    /// Bytes of buffers in use: those of tensors, each at most an eighth larger than its tensor, and of copies under way.
+    pub in_use: u64,
+    /// Bytes of buffers that are kept for reuse.
+    pub idle: u64,
+    /// Bytes of the device's memory that this process can have in all, at the moment, as the driver says
+    /// (`VK_EXT_memory_budget`); all there are where it does not say.
+    pub budget: u64,
+    /// Buffers made since the runtime was opened. Work that repeats finds idle ones, and makes no more.
+    pub buffers_made: u64,
     /// Slots of the bindless heap that tensors hold.
     pub slots_used: u32,
+    /// Slots of the bindless heap for tensors.
+    pub slots: u32,
 }
 
 /// Lists every Vulkan device, usable or not, in the loader's order.
@@ -214,8 +225,30 @@ impl Runtime {
 
     /// What the runtime holds of the device at the moment.
     pub fn memory(&self) -> Usage {
-        self.core.reap();
-        Usage { allocated: self.core.device.allocated_memory(), slots_used: self.core.heap.used() }
+        let core = &self.core;
+        core.reap();
+        let (in_use, idle, buffers_made) = core.pool.usage();
+        Usage {
+            allocated: core.device.allocated_memory(),
+            in_use,
+            idle,
+            budget: core.device.memory_budget().0,
+            buffers_made,
+            slots_used: core.heap.used(),
+            slots: core.heap.capacity(),
+        }
+    }
+
+    /// Gives the driver back what is kept for reuse; says how many bytes it got. A few MiB of a last block may stay.
+    ///
+    /// Nothing has to be trimmed for the runtime's own sake: where memory is short, it does so before it fails. It is for
+    /// other users of the device.
+    pub fn trim(&self) -> u64 {
+        let core = &self.core;
+        core.reap();
+        let before = core.device.allocated_memory();
+        core.pool.trim();
+        before.saturating_sub(core.device.allocated_memory())
     }
 
     /// A tensor in device memory, contents undefined. Errors call it `name`.

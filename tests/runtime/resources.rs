@@ -17,6 +17,9 @@ pub(crate) const EXCLUSIVE: &[Test] = &[
     ("memory_can_run_out", memory_can_run_out),
     ("idle_memory_makes_room", idle_memory_makes_room),
     ("idle_memory_is_bounded", idle_memory_is_bounded),
+    ("memory_is_told_and_trimmed", memory_is_told_and_trimmed),
+    ("a_small_job_takes_little", a_small_job_takes_little),
+    ("work_that_repeats_allocates_nothing", work_that_repeats_allocates_nothing),
 ];
 
 fn a_full_heap_is_an_error(_: &Runtime) -> Outcome {
@@ -156,6 +159,67 @@ fn idle_memory_makes_room(_: &Runtime) -> Outcome {
     drop(tensors.remove(last));
     words(&runtime, "in its place", 112 * MIB)?;
     drop(tensors);
+    runtime.finish()?;
+    Ok(())
+}
+
+fn memory_is_told_and_trimmed(_: &Runtime) -> Outcome {
+    const BYTES: u64 = 48 << 20;
+    let runtime = open(|o| o.heap_slots = 100)?;
+    let before = runtime.memory();
+    assert_eq!((before.in_use, before.slots_used, before.slots), (0, 0, 100));
+    assert!(before.budget > 0 && before.budget <= runtime.device().memory, "{before:?}");
+    let tensor = words(&runtime, "large", BYTES as usize / 4)?;
+    let held = runtime.memory();
+    assert_eq!((held.slots_used, held.buffers_made), (1, before.buffers_made + 1));
+    assert!((BYTES..=BYTES / 8 * 9).contains(&held.in_use), "{held:?}");
+    assert!(held.allocated >= held.in_use + held.idle, "{held:?}");
+    drop(tensor);
+    let idle = runtime.memory();
+    assert_eq!((idle.in_use, idle.idle), (0, before.idle + held.in_use));
+    assert_eq!((idle.allocated, idle.slots_used), (held.allocated, 0));
+    let freed = runtime.trim();
+    let after = runtime.memory();
+    assert!(freed >= BYTES && after.allocated == idle.allocated - freed, "{freed} {after:?}");
+    assert_eq!((after.idle, runtime.trim()), (0, 0));
+    compute_once(&runtime)?;
+    runtime.finish()?;
+    Ok(())
+}
+
+/// Takes an idle or a new buffer of each kind.
+fn compute_once(runtime: &Runtime) -> Outcome {
+    let source = runtime.upload("source", &HostTensor::from_words(pattern(1000)))?;
+    let target = words(runtime, "target", 1000)?;
+    let mut recorder = runtime.recorder()?;
+    mix(&mut recorder, [&source, &target], [1000, 1], [0, 1])?;
+    recorder.submit()?;
+    let expected: Vec<_> = pattern(1000).into_iter().map(|word| word.wrapping_add(1)).collect();
+    assert_eq!(read(runtime, &target)?, expected);
+    Ok(())
+}
+
+fn a_small_job_takes_little(_: &Runtime) -> Outcome {
+    let runtime = open(|_| ())?;
+    compute_once(&runtime)?;
+    // A block of the device's memory and one of the host's.
+    assert!(runtime.memory().allocated <= 8 << 20, "{:?}", runtime.memory());
+    runtime.finish()?;
+    Ok(())
+}
+
+fn work_that_repeats_allocates_nothing(_: &Runtime) -> Outcome {
+    let runtime = open(|_| ())?;
+    compute_once(&runtime)?;
+    let held = || {
+        let memory = runtime.memory();
+        [memory.allocated, memory.in_use, memory.idle, memory.buffers_made]
+    };
+    let before = held();
+    for _ in 0..20 {
+        compute_once(&runtime)?;
+        assert_eq!(held(), before);
+    }
     runtime.finish()?;
     Ok(())
 }

@@ -1,4 +1,6 @@
 //! Many rounds, after which nothing is left.
+//!
+//! `BACKSLANG_TEST_MEMORY_ROUNDS=10000 cargo test --features forms --test runtime -- flat` does more of them.
 
 use std::any::Any;
 
@@ -33,13 +35,15 @@ fn many_rounds_leave_memory_flat(_: &Runtime) -> Outcome {
         Ok(())
     };
     (0..200).try_for_each(round)?;
-    runtime.recorder()?.submit()?.wait()?;
+    runtime.wait()?;
     let before = runtime.memory();
-    (0..2000).try_for_each(round)?;
-    runtime.recorder()?.submit()?.wait()?;
+    (0..rounds(2000)).try_for_each(round)?;
+    runtime.wait()?;
     let after = runtime.memory();
     assert!(after.allocated <= before.allocated + (16 << 20), "{before:?} {after:?}");
-    assert_eq!(after.slots_used, 0);
+    assert_eq!((after.slots_used, after.in_use), (0, 0));
+    // A round that happens to find fewer idle buffers makes another; a hundred rounds do not.
+    assert!(after.buffers_made <= before.buffers_made + 100, "{before:?} {after:?}");
     runtime.finish()?;
     Ok(())
 }
@@ -69,11 +73,17 @@ fn many_runtimes_leave_memory_flat(_: &Runtime) -> Outcome {
     };
     (0..200).try_for_each(round)?;
     let before = resident();
-    (200..1200).try_for_each(round)?;
+    (200..200 + rounds(1000)).try_for_each(round)?;
     let after = resident();
     // Eight kilobytes a round; what threads leave unused in the heap of the process comes to less.
     assert!(after < before + (8 << 20), "{before} {after}");
     Ok(())
+}
+
+/// Rounds that are asked for, or so many.
+fn rounds(default: usize) -> usize {
+    let asked = std::env::var("BACKSLANG_TEST_MEMORY_ROUNDS").ok();
+    asked.map_or(default, |text| text.parse().expect("BACKSLANG_TEST_MEMORY_ROUNDS"))
 }
 
 /// Bytes of memory that the process holds; 0 where the system does not tell.

@@ -90,7 +90,7 @@ impl Device {
             debug_settings,
             buffer_device_address: false,
             // Small first blocks, so that a small job takes little; larger tensors have blocks of their own.
-            allocation_sizes: AllocationSizes::new(16 * MIB, 4 * MIB)
+            allocation_sizes: AllocationSizes::new(4 * MIB, 4 * MIB)
                 .with_max_device_memblock_size(128 * MIB)
                 .with_max_host_memblock_size(64 * MIB),
         })
@@ -161,6 +161,12 @@ impl Device {
 
     /// Bytes that the largest device-local heap still has, as far as the driver says.
     pub(in crate::runtime) fn available_memory(&self) -> u64 {
+        let (budget, used) = self.memory_budget();
+        budget.saturating_sub(used)
+    }
+
+    /// Bytes of the largest device-local heap that this process can have in all, and those that it has.
+    pub(in crate::runtime) fn memory_budget(&self) -> (u64, u64) {
         let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
         let mut query = vk::PhysicalDeviceMemoryProperties2::default();
         if self.memory_budget {
@@ -174,10 +180,10 @@ impl Device {
         let largest = (0..heaps.len())
             .filter(|&i| heaps[i].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL))
             .max_by_key(|&i| heaps[i].size);
-        let Some(i) = largest else { return 0 };
+        let Some(i) = largest else { return (0, 0) };
         match self.memory_budget {
-            true => budget.heap_budget[i].saturating_sub(budget.heap_usage[i]),
-            false => heaps[i].size.saturating_sub(self.allocated_memory()),
+            true => (budget.heap_budget[i], budget.heap_usage[i]),
+            false => (heaps[i].size, self.allocated_memory()),
         }
     }
 
