@@ -428,6 +428,15 @@ impl Runtime {
     }
 }
 
+/// What threads may share and hand on, held to at compile time.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Runtime>();
+    shared::<Tensor>();
+    shared::<Submission>();
+    shared::<Recorder<'static>>();
+};
+
 impl Drop for Runtime {
     fn drop(&mut self) {
         // An error has nobody to go to, and is logged.

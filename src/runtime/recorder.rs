@@ -29,6 +29,28 @@ use crate::manifest::Kernel;
 /// Records fills and dispatches, which then run in order as one submission.
 ///
 /// A command waits for an earlier one only when it reads what that wrote, or writes what that read or wrote.
+///
+/// Threads record side by side, each with a recorder of its own. One recorder may go from thread to thread, but two threads
+/// cannot record into it at once, nor can it outlive its runtime: neither compiles.
+///
+/// ```compile_fail,E0499
+/// # use backslang::runtime::{Recorder, Tensor};
+/// fn both(recorder: &mut Recorder<'_>, a: &Tensor, b: &Tensor) {
+///     std::thread::scope(|scope| {
+///         scope.spawn(|| recorder.fill(a, 0));
+///         scope.spawn(|| recorder.fill(b, 0));
+///     });
+/// }
+/// ```
+///
+/// ```compile_fail,E0505
+/// # use backslang::runtime::Runtime;
+/// fn late(runtime: Runtime) -> backslang::Result<()> {
+///     let recorder = runtime.recorder()?;
+///     drop(runtime);
+///     recorder.submit()?.wait()
+/// }
+/// ```
 pub struct Recorder<'a> {
     runtime: &'a Runtime,
     recording: Recording,
@@ -116,7 +138,20 @@ impl Recording {
 }
 
 /// Names the tensors that a dispatch reads and writes. This is the only way to their heap indices, so no access can
-/// escape the recorder.
+/// escape the recorder; nor can this, which lives as long as the push block is being made:
+///
+/// ```compile_fail,E0521
+/// # use backslang::manifest::Kernel;
+/// # use backslang::runtime::{Access, Recorder};
+/// fn keep<'a>(recorder: &mut Recorder<'_>, kernel: &'static Kernel, kept: &mut Option<&'a mut Access<'a>>) {
+///     let _ = unsafe {
+///         recorder.dispatch(kernel, &[], [1, 1], |access| {
+///             *kept = Some(access);
+///             0u32
+///         })
+///     };
+/// }
+/// ```
 pub struct Access<'a> {
     core: &'a Arc<Core>,
     tensors: Vec<Tensor>,

@@ -25,21 +25,26 @@ fn small() -> Result<Runtime> {
 
 /// A round that uses all there is: uploads, a fill, several kernels in one submission, timings, downloads.
 fn job(runtime: &Runtime) -> Result<Vec<u8>> {
+    job_of(runtime, 2)
+}
+
+/// As [`job`], on `rows` rows.
+pub(crate) fn job_of(runtime: &Runtime, rows: usize) -> Result<Vec<u8>> {
     let filled = words(runtime, "filled", 50)?;
     let mut recorder = runtime.recorder()?;
     recorder.fill(&filled, 3)?;
     mix(&mut recorder, [&filled, &filled], [50, 1], [1, 1])?;
     recorder.submit()?;
-    let run = preprocess_backward::run(runtime, &inputs()?, &Parameters::default())?;
+    let run = preprocess_backward::run(runtime, &inputs(rows)?, &Parameters::default())?;
     let mut bytes = runtime.download(&filled)?.bytes().to_vec();
     run.outputs.map(|_, tensor| bytes.extend(tensor.bytes()));
     Ok(bytes)
 }
 
-fn inputs() -> Result<BackwardInputs<HostTensor>> {
+fn inputs(rows: usize) -> Result<BackwardInputs<HostTensor>> {
     let sizes = Geometry {
-        leading: vec![2],
-        rows: 2,
+        leading: vec![rows],
+        rows,
         inner_size: 4,
         bc_rows: 1,
         state_size: 5,

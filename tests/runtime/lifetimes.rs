@@ -1,8 +1,13 @@
 //! Handles dropped in any order, threads, several runtimes.
 
+use std::collections::HashMap;
+
 use super::*;
 
-pub(crate) const TESTS: &[Test] = &[("threads_share_a_runtime", threads_share_a_runtime)];
+pub(crate) const TESTS: &[Test] = &[
+    ("threads_share_a_runtime", threads_share_a_runtime),
+    ("threads_give_the_bits_of_one", threads_give_the_bits_of_one),
+];
 
 pub(crate) const EXCLUSIVE: &[Test] = &[
     ("handles_drop_in_any_order", handles_drop_in_any_order),
@@ -63,6 +68,29 @@ fn threads_share_a_runtime(runtime: &Runtime) -> Outcome {
         let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || work(i))).collect();
         for thread in threads {
             assert!(thread.join().unwrap()?);
+        }
+        Ok(())
+    })
+}
+
+/// Kernels, transfers and sums of several threads at once, each as it is alone.
+fn threads_give_the_bits_of_one(runtime: &Runtime) -> Outcome {
+    const THREADS: usize = 8;
+    let rows = |thread: usize, round: usize| 1 + (thread + 3 * round) % 5 * 70;
+    let alone = |n: usize| Ok((n, faults::job_of(runtime, n)?));
+    let alone: HashMap<_, _> = (0..5).map(|i| alone(1 + i * 70)).collect::<Result<_>>()?;
+    let work = |thread| -> Result<()> {
+        for round in 0..5 {
+            let rows = rows(thread, round);
+            assert!(faults::job_of(runtime, rows)? == alone[&rows], "{rows}");
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..THREADS).map(|i| scope.spawn(move || work(i))).collect();
+        for thread in threads {
+            thread.join().unwrap()?;
         }
         Ok(())
     })
