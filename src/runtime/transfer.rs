@@ -2,69 +2,99 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use super::Runtime;
 use super::raw::Memory;
 use super::raw::embed::Links;
 use super::recorder::Recording;
 use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
+use super::{Runtime, lock};
 use crate::error::Result;
 
-/// Bytes of one staging buffer.
-const PIECE: usize = 16 << 20;
+/// Bytes of one staging buffer. Short enough that the first copy starts soon, long enough that its submission is cheap.
+const PIECE: usize = 4 << 20;
 
 /// Places in a list for one staging buffer, at most: a command holds them all.
 const PLACES: usize = 1 << 16;
 
-/// Pieces under way at a time: the host copies one while the device copies the others.
-const PIECES: usize = 4;
-
-/// Bytes from which on a copy within host memory is shared among threads, and how many at most.
-const SHARED: usize = 4 << 20;
+/// Threads that stage pieces, at most: one cannot keep up with the bus, nor with the pages that a new allocation faults in.
 const THREADS: usize = 8;
 
+/// Pieces of a thread: the host copies one while the device copies the other.
+const PIECES: usize = 2;
+
 /// Copies `bytes`, all that the tensor holds, to the device. Returns when the last piece is staged.
-pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, mut bytes: &[u8]) -> Result<()> {
+pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, bytes: &[u8]) -> Result<()> {
     tensor.check_copies(true)?;
-    let mut under_way = VecDeque::<Submission>::new();
-    for places in Pieces::of(tensor) {
-        if under_way.len() == PIECES
-            && let Some(oldest) = under_way.pop_front()
-        {
-            oldest.wait()?;
+    let parts = Mutex::new((Pieces::of(tensor), bytes));
+    let next = || {
+        let (pieces, rest) = &mut *lock(&parts);
+        let places = pieces.next()?;
+        let (part, after) = rest.split_at(length(&places));
+        *rest = after;
+        Some((places, part))
+    };
+    on_threads(bytes.len(), &|| {
+        let mut under_way = VecDeque::<Submission>::new();
+        while let Some((places, part)) = next() {
+            if under_way.len() == PIECES
+                && let Some(oldest) = under_way.pop_front()
+            {
+                oldest.wait()?;
+            }
+            let bytes = part.len() as u64;
+            let mut staging = Pooled::new(runtime.core(), Memory::Upload, bytes, tensor.name())?;
+            if let Some(buffer) = staging.get_mut() {
+                buffer.mapped_mut()[..part.len()].copy_from_slice(part);
+            }
+            let mut recorder = runtime.recorder()?;
+            recorder.copy_in(Arc::new(staging), tensor, &places);
+            under_way.push_back(recorder.submit()?);
         }
-        let (piece, rest) = bytes.split_at(length(&places));
-        bytes = rest;
-        let mut staging =
-            Pooled::new(runtime.core(), Memory::Upload, piece.len() as u64, tensor.name())?;
-        if let Some(buffer) = staging.get_mut() {
-            copy_bytes(&mut buffer.mapped_mut()[..piece.len()], piece);
-        }
-        let mut recorder = runtime.recorder()?;
-        recorder.copy_in(Arc::new(staging), tensor, &places);
-        under_way.push_back(recorder.submit()?);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Copies all that the tensor holds to `bytes`, of the same length, behind all work submitted before.
-pub(super) fn download(runtime: &Runtime, tensor: &Tensor, mut bytes: &mut [u8]) -> Result<()> {
+pub(super) fn download(runtime: &Runtime, tensor: &Tensor, bytes: &mut [u8]) -> Result<()> {
     tensor.check_copies(false)?;
-    let mut under_way = VecDeque::new();
-    for places in Pieces::of(tensor) {
-        if under_way.len() == PIECES
-            && let Some(oldest) = under_way.pop_front()
-        {
-            finish(oldest)?;
+    let total = bytes.len();
+    let parts = Mutex::new((Pieces::of(tensor), bytes));
+    let next = || {
+        let (pieces, rest) = &mut *lock(&parts);
+        let places = pieces.next()?;
+        let (part, after) = std::mem::take(rest).split_at_mut(length(&places));
+        *rest = after;
+        Some((places, part))
+    };
+    on_threads(total, &|| {
+        let mut under_way = VecDeque::new();
+        while let Some((places, part)) = next() {
+            if under_way.len() == PIECES
+                && let Some(oldest) = under_way.pop_front()
+            {
+                finish(oldest)?;
+            }
+            let (copy, staging) = stage_out(runtime, tensor, &places)?;
+            under_way.push_back((copy, staging, part));
         }
-        let (piece, rest) = bytes.split_at_mut(length(&places));
-        bytes = rest;
-        let staging = stage_out(runtime, tensor, &places)?;
-        under_way.push_back((staging.0, staging.1, piece));
-    }
-    under_way.into_iter().try_for_each(finish)
+        under_way.into_iter().try_for_each(finish)
+    })
+}
+
+/// Works on this thread and, where there are several pieces, beside it on others.
+fn on_threads(bytes: usize, work: &(dyn Fn() -> Result<()> + Sync)) -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = bytes.div_ceil(PIECE).min(cores).min(THREADS);
+    std::thread::scope(|scope| {
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        // Where none can be had, this one does it all.
+        let others: Vec<_> = (1..threads).filter_map(start).collect();
+        others.into_iter().fold(work(), |done, thread| {
+            done.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    })
 }
 
 /// Starts the copy of places of a tensor's buffer to a staging buffer.
@@ -121,7 +151,7 @@ fn length(places: &[Range<u64>]) -> usize {
 fn finish((copy, staging, piece): (Submission, Arc<Pooled>, &mut [u8])) -> Result<()> {
     copy.wait()?;
     if let Some(buffer) = staging.get() {
-        copy_bytes(piece, &buffer.mapped()[..piece.len()]);
+        piece.copy_from_slice(&buffer.mapped()[..piece.len()]);
     }
     Ok(())
 }
@@ -151,23 +181,4 @@ pub(super) fn dummy_holds(runtime: &Runtime) -> Result<bool> {
     let (value, _) = core.submit(Recording::new(commands), &Links::default())?;
     core.wait(value)?;
     Ok(target.mapped()[..dummy.bytes() as usize].iter().all(|byte| *byte == 0))
-}
-
-/// Copies between slices of equal length. One thread cannot keep up with the bus, nor with the pages that a new
-/// allocation faults in.
-fn copy_bytes(to: &mut [u8], from: &[u8]) {
-    if to.len() < SHARED {
-        return to.copy_from_slice(from);
-    }
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS));
-    let part = to.len().div_ceil(threads);
-    let shared = std::thread::scope(|scope| {
-        to.chunks_mut(part).zip(from.chunks(part)).all(|(to, from)| {
-            let copy = || to.copy_from_slice(from);
-            std::thread::Builder::new().spawn_scoped(scope, copy).is_ok()
-        })
-    });
-    if !shared {
-        to.copy_from_slice(from);
-    }
 }
