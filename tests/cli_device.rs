@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         gpu::trial("gradients_are_added_to", gradients_are_added_to),
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
+        gpu::trial("the_host_is_measured", the_host_is_measured),
         gpu::trial("compiled_kernels_are_kept", compiled_kernels_are_kept),
         #[cfg(target_os = "linux")]
         gpu::trial("a_log_that_cannot_be_written_is_lost", a_log_that_cannot_be_written_is_lost),
@@ -223,6 +224,23 @@ fn checks_pass(runtime: &Runtime) {
     device("check --dtype f64").failed(2, &["f64", "bf16"]);
 }
 
+fn the_host_is_measured(runtime: &Runtime) {
+    let report = json("bench host --repeats 2 --size 1");
+    Schema::read().holds_each("benches", &report["benches"]);
+    assert_eq!(report["device"], runtime.device().name.as_str());
+    let measures = report["benches"].as_array().unwrap();
+    assert_eq!(measures.len(), 10);
+    for measure in measures {
+        let [low, median, high] = ["lower_quartile", "median", "upper_quartile"]
+            .map(|key| measure[key].as_f64().unwrap());
+        assert!(0.0 < low && low <= median && median <= high, "{measure}");
+        assert_eq!(measure["repeats"], 2);
+    }
+    device("bench").failed(2, &["bench"]);
+    device("bench host --repeats 0").failed(2, &["--repeats"]);
+    device("bench host --device reference").failed(2, &["reference"]);
+}
+
 /// In the folder of the flag, or of the variable, or of the user. What is damaged is told of and replaced.
 fn compiled_kernels_are_kept(_: &Runtime) {
     let folder = Folder::mamba3();
@@ -231,7 +249,10 @@ fn compiled_kernels_are_kept(_: &Runtime) {
     let run = |flags: &str, variables: &[(&str, &str)]| {
         let mut command = command();
         command.args(format!("{words}{flags}").split(' ')).envs(variables.iter().copied());
-        outcome(&mut command).succeeded().stderr
+        let said = outcome(&mut command).succeeded().stderr;
+        // A software driver is told of as well.
+        let lines = said.lines().filter(|line| line.contains("cache"));
+        lines.map(|line| format!("{line}\n")).collect::<String>()
     };
     let [flag, asked, user] = ["flag", "asked", "user"].map(|name| folder.at(name));
     let ask = ("BACKSLANG_PIPELINE_CACHE", &asked[..]);

@@ -118,7 +118,7 @@ fn axis_text(kernel: &Kernel, axis: Axis) -> String {
 }
 
 /// Columns as wide as their widest cell; the last one is not padded.
-fn table(rows: &[Vec<String>]) -> String {
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()

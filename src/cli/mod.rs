@@ -2,6 +2,7 @@
 
 mod alike;
 mod args;
+mod bench;
 mod check;
 mod commands;
 mod completions;
@@ -68,6 +69,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::Kernels => Ok(listings::kernels()),
         Command::Sample(sample) => sample::write(sample, talk),
         Command::Check(args) => check::check(args, global, talk),
+        Command::Bench(command) => bench::bench(command, global, talk),
         Command::Completions(args) => Ok(completions::script(args)),
     }
 }

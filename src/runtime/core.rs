@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::RuntimeOptions;
 #[cfg(feature = "forms")]
@@ -195,6 +195,16 @@ impl Core {
         mut recording: Recording,
         links: &Links<'_>,
     ) -> Result<(u64, Arc<Outcome>)> {
+        self.end(&mut recording)?;
+        let outcome = Arc::<Outcome>::default();
+        let value = self.enqueue(recording, outcome.clone(), links)?;
+        self.reap();
+        self.check()?;
+        Ok((value, outcome))
+    }
+
+    /// Ends a recording that is to be submitted here.
+    fn end(&self, recording: &mut Recording) -> Result<()> {
         self.health.check()?;
         if recording.commands.is_callers() {
             return Err(Error::Parameter {
@@ -203,12 +213,18 @@ impl Core {
                 found: "one in a command buffer that its caller submits".into(),
             });
         }
-        recording.commands.end()?;
-        let outcome = Arc::<Outcome>::default();
-        let value = self.enqueue(recording, outcome.clone(), links)?;
-        self.reap();
-        self.check()?;
-        Ok((value, outcome))
+        recording.commands.end()
+    }
+
+    /// What the driver takes to run a recording, with as little of the runtime as can be.
+    pub(super) fn time_bare(&self, mut recording: Recording) -> Result<Duration> {
+        self.end(&mut recording)?;
+        let start = Instant::now();
+        let value = self.enqueue(recording, <_>::default(), &Links::default())?;
+        let waited = self.timeline.wait(value, self.timeout());
+        let took = start.elapsed();
+        waited.map_err(|error| self.explain(error, None))?;
+        self.wait(value).map(|()| took)
     }
 
     fn enqueue(

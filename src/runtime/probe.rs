@@ -1,6 +1,6 @@
 //! Checks on the device what its driver claims, with a tiny kernel.
 
-use super::{Access, Runtime};
+use super::{Access, Recorder, Runtime, Tensor};
 use crate::error::{Error, Result};
 use crate::host::Dtype;
 use crate::manifest::subgroup_probe::{Constants, Push, U32};
@@ -11,11 +11,7 @@ pub(super) fn subgroup(runtime: &Runtime) -> Result<()> {
     let sizes = runtime.tensor("subgroup sizes", Dtype::U32, &[lanes as usize])?;
     let mut recorder = runtime.recorder()?;
     recorder.fill(&sizes, 0)?;
-    let constants = Constants { lanes }.words();
-    let push =
-        |access: &mut Access<'_>| Push { target_index: access.write(&sizes), ..<_>::default() };
-    // SAFETY: the kernel writes one word an invocation, of which there are `lanes`.
-    unsafe { recorder.dispatch(&U32, &constants, [1, 1], push) }?;
+    record(&mut recorder, &sizes)?;
     recorder.submit()?.wait()?;
     let mut found = vec![0u32; lanes as usize];
     runtime.read(&sizes, bytemuck::cast_slice_mut(&mut found))?;
@@ -26,4 +22,18 @@ pub(super) fn subgroup(runtime: &Runtime) -> Result<()> {
             reason: format!("its subgroups have {size} invocations where {lanes} were required"),
         }),
     }
+}
+
+/// Records one subgroup that writes its size for each invocation: the smallest dispatch there is.
+pub(super) fn record(recorder: &mut Recorder<'_>, sizes: &Tensor) -> Result<()> {
+    let lanes = recorder.runtime().lanes();
+    if sizes.bytes() != 4 * u64::from(lanes) || !sizes.is_dense() {
+        let (expected, found) = (format!("{lanes} words"), format!("{sizes:?}"));
+        return Err(Error::Parameter { name: "tensor", expected, found });
+    }
+    let constants = Constants { lanes }.words();
+    let push =
+        |access: &mut Access<'_>| Push { target_index: access.write(sizes), ..<_>::default() };
+    // SAFETY: the kernel writes one word an invocation, of which there are `lanes`.
+    unsafe { recorder.dispatch(&U32, &constants, [1, 1], push) }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytemuck::Pod;
 
@@ -493,6 +494,18 @@ impl<'a> Recorder<'a> {
             write,
         });
         self.order(Stages::TRANSFER, touch.as_slice());
+    }
+
+    /// Records the smallest dispatch there is, which writes a word a lane, for measurements.
+    #[doc(hidden)]
+    pub fn probe(&mut self, words: &Tensor) -> Result<()> {
+        super::probe::record(self, words)
+    }
+
+    /// Submits and waits; says how long the driver took for that, for measurements.
+    #[doc(hidden)]
+    pub fn submit_bare(self) -> Result<Duration> {
+        self.core().time_bare(self.recording)
     }
 
     /// Forgets all accesses so far, so that a barrier is missing: shows tests that validation notices.

@@ -24,7 +24,7 @@ fn examples_work_when_pasted() {
         assert!(!lines.is_empty(), "{command}");
         for line in lines {
             assert!(line.len() <= 76, "narrow terminals break it: {line}");
-            let needs_device = ["devices", "check"].iter().any(|word| line.contains(word));
+            let needs_device = ["devices", "check", "bench"].iter().any(|word| line.contains(word));
             let shell = if line.contains("<(") { "bash" } else { "sh" };
             if shell == "bash" && !bash {
                 continue;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::harness::{command, outcome, run};
 
-pub(crate) const COMMANDS: [&str; 18] = [
+pub(crate) const COMMANDS: [&str; 20] = [
     "",
     "mamba3-preprocess",
     "paged-attention",
@@ -22,6 +22,8 @@ pub(crate) const COMMANDS: [&str; 18] = [
     "sample paged-attention-backward",
     "sample history-backward",
     "check",
+    "bench",
+    "bench host",
     "completions",
 ];
 

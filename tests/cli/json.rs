@@ -110,7 +110,8 @@ fn of_failures() {
 /// Whatever the sources name as a kind.
 #[test]
 fn every_kind_of_error_is_described() {
-    let mut named: BTreeSet<String> = ["array", "check", "output"].map(String::from).into();
+    let mut named: BTreeSet<String> =
+        ["array", "bench", "check", "output"].map(String::from).into();
     for path in ["src/error.rs", "src/cli/files/mod.rs"] {
         let text = std::fs::read_to_string(path).unwrap();
         let kinds = text.lines().filter_map(|line| line.trim().split_once("=> \""));

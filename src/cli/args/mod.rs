@@ -1,6 +1,7 @@
 //! The flags, as clap reads them. Help texts are the documentation of each.
 
 mod attention;
+mod bench;
 mod files;
 mod mamba3;
 mod sample;
@@ -16,6 +17,7 @@ use clap_complete::Shell;
 pub(crate) use attention::{
     Algorithm, AppendArgs, AttentionArgs, BackwardArgs, HistoryArgs, ScoreArgs,
 };
+pub(crate) use bench::{BenchCommand, HostBenchArgs};
 pub(crate) use files::{FileArgs, InputArgs};
 pub(crate) use mamba3::{Mamba3BackwardArgs, Mamba3ForwardArgs, ParameterArgs};
 pub(crate) use sample::{
@@ -180,6 +182,9 @@ pub(crate) enum Command {
     /// the same bits. Takes seconds on a GPU and a minute or two on a CPU.
     #[command(after_long_help = CHECK)]
     Check(CheckArgs),
+    /// Measure this device: median and quartiles of repeated runs
+    #[command(subcommand, arg_required_else_help = false, after_long_help = bench::EXAMPLES)]
+    Bench(BenchCommand),
     /// Print the script by which a shell completes the words of this command
     #[command(after_long_help = COMPLETIONS)]
     Completions(CompletionsArgs),
@@ -199,6 +204,7 @@ impl Command {
             Self::Kernels => "kernels",
             Self::Sample(_) => "sample",
             Self::Check(_) => "check",
+            Self::Bench(_) => "bench",
             Self::Completions(_) => "completions",
         }
     }
