@@ -4,6 +4,14 @@
 //! bindless heap while it lives, and kernels get its index in their push constants. A [`Recorder`] gathers fills and
 //! dispatches, sets barriers only where data depend, and hands everything to the queue at once. Whatever the device may
 //! still be using is kept alive by the runtime, so handles can be dropped in any order and at any time.
+//!
+//! # Threads
+//!
+//! Threads share a runtime: each records, submits, uploads and downloads for itself, and gets the bits that it gets alone.
+//! The device runs everything in the order of submission, on one queue. What overlaps with its work is the host's: a
+//! thread that uploads or downloads fills or empties staging memory, piece by piece on several cores, while the device
+//! computes what another thread submitted; each piece's copy then takes its turn between submissions, so that shorter
+//! submissions let it in sooner.
 
 #![deny(unsafe_code)]
 
