@@ -41,6 +41,8 @@ impl Step {
             let style =
                 ProgressStyle::with_template("{spinner} {msg} {wide_bar} {percent:>3}% {elapsed}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            // However soon it is over.
+            bar.force_draw();
         }
         bar.set_position((fraction * LENGTH as f64) as u64);
     }
