@@ -8,6 +8,7 @@ pub mod manifest;
 pub mod raw;
 pub mod reference;
 pub mod runtime;
+pub mod shard;
 
 pub use error::{Error, Rejected, Result};
 pub use host::{Dtype, HostTensor};

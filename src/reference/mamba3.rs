@@ -2,11 +2,12 @@
 
 use ndarray::ArrayD;
 
-use super::{array, dot, row_major};
+use super::{add_scaled, array, dot, row_major};
 use crate::error::Result;
 use crate::kernels::mamba3::preprocess::{
     BackwardInputs, BackwardOutputs, ForwardInputs, ForwardOutputs, Geometry, Parameters, Widths,
 };
+use crate::kernels::mamba3::preprocess_backward::DT_BIAS_CHUNK_ROWS;
 
 /// The preprocess: normalised state rows, `dt` and `adt`; everything else passes through.
 ///
@@ -59,6 +60,15 @@ pub fn preprocess_backward(
     inputs: &BackwardInputs<ArrayD<f64>>,
     parameters: &Parameters,
 ) -> Result<BackwardOutputs<ArrayD<f64>>> {
+    preprocess_backward_chunks(inputs, parameters).map(|(outputs, _)| outputs)
+}
+
+/// As [`preprocess_backward`], and the dt_bias terms summed over each chunk of rows, `[chunks · heads]`, of which
+/// `dt_bias_gradient` is the sum: in the order of the kernels, so that parts of the rows come to the same.
+pub(crate) fn preprocess_backward_chunks(
+    inputs: &BackwardInputs<ArrayD<f64>>,
+    parameters: &Parameters,
+) -> Result<(BackwardOutputs<ArrayD<f64>>, Vec<f64>)> {
     parameters.check()?;
     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, a| a.shape()))?;
     let inputs = inputs.as_ref().map(|_, a| row_major(a));
@@ -69,6 +79,7 @@ pub fn preprocess_backward(
         dt_bias_partial: vec![0.0; rows * heads],
         dt_bias_gradient: vec![0.0; heads],
     };
+    let mut chunks = vec![0.0; rows.div_ceil(DT_BIAS_CHUNK_ROWS) * heads];
     for row in 0..geometry.filled_rows() {
         let inputs = inputs.as_ref().map(|name, data| match name {
             "dt_bias" => &data[..],
@@ -78,13 +89,19 @@ pub fn preprocess_backward(
         backward_row(&geometry, &inputs, &scalars, packed);
         let raw_dt_gradient = &packed[geometry.slices().dd_dt];
         outputs.dt_bias_partial[row * heads..][..heads].copy_from_slice(raw_dt_gradient);
-        for (sum, term) in outputs.dt_bias_gradient.iter_mut().zip(raw_dt_gradient) {
+        let chunk = &mut chunks[row / DT_BIAS_CHUNK_ROWS * heads..];
+        for (sum, term) in chunk.iter_mut().zip(raw_dt_gradient) {
             *sum += term;
         }
     }
+    for chunk in chunks.chunks_exact(heads.max(1)) {
+        add_scaled(&mut outputs.dt_bias_gradient, 1.0, chunk);
+    }
     let shapes = geometry.backward_outputs();
     let mut shapes = shapes.named().map(|(_, shape)| shape.as_slice());
-    outputs.try_map(|name, data| array(name, shapes.next().unwrap_or_default(), data))
+    let outputs =
+        outputs.try_map(|name, data| array(name, shapes.next().unwrap_or_default(), data))?;
+    Ok((outputs, chunks))
 }
 
 /// One row: `inputs` are its slices, `packed` takes the gradient of its packed projection.

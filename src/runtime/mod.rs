@@ -32,6 +32,7 @@ mod probe;
 mod raw;
 mod recorder;
 mod select;
+mod several;
 mod slices;
 mod spirv;
 pub(crate) mod strided;

@@ -100,6 +100,25 @@ fn best(devices: &[DeviceInfo]) -> Result<Choice> {
     Ok(Choice { position, note })
 }
 
+/// The indices of all devices to compute on together: GPUs, or what there is where there is none.
+pub(super) fn all(devices: &[DeviceInfo]) -> Result<Vec<usize>> {
+    let usable = || devices.iter().filter(|d| d.usable());
+    let gpus = usable().any(|d| !d.software());
+    let mut taken: Vec<&DeviceInfo> = Vec::new();
+    for device in usable().filter(|d| d.software() != gpus) {
+        // A driver without UUIDs says zeros.
+        let same = |other: &&DeviceInfo| other.uuid == device.uuid && device.uuid != [0; 16];
+        if !taken.iter().any(same) {
+            taken.push(device);
+        }
+    }
+    if taken.is_empty() {
+        let rejected = reasons(devices, |_| true);
+        return Err(Error::NoDevice { asked: None, rejected });
+    }
+    Ok(taken.into_iter().map(|device| device.index).collect())
+}
+
 /// Lower is better.
 fn rank(kind: DeviceKind) -> u8 {
     match kind {
@@ -186,6 +205,25 @@ mod tests {
         assert_eq!(choice.position, 0);
         assert!(choice.note.unwrap().contains("2 (old) lacks Vulkan 1.3"));
         assert!(choose(&devices[..1], &DeviceSelector::Auto).unwrap().note.is_some());
+    }
+
+    #[test]
+    fn all_are_the_usable_gpus_each_once() {
+        let mut devices = vec![
+            device(0, "llvmpipe", DeviceKind::Cpu),
+            device(1, "H200", DeviceKind::Discrete),
+            lacking(device(2, "old", DeviceKind::Discrete), "Vulkan 1.3"),
+            device(3, "H200", DeviceKind::Discrete),
+            device(4, "H200 by another driver", DeviceKind::Discrete),
+            device(5, "iris", DeviceKind::Integrated),
+            device(6, "SwiftShader", DeviceKind::Cpu),
+        ];
+        devices[4].uuid = devices[3].uuid;
+        assert_eq!(all(&devices).unwrap(), [1, 3, 5]);
+        devices.retain(|d| d.software() || !d.usable());
+        assert_eq!(all(&devices).unwrap(), [0, 6]);
+        devices.retain(|d| !d.usable());
+        assert!(all(&devices).unwrap_err().to_string().contains("lacks Vulkan 1.3"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The host plan of a paged-attention call: a schedule, checked, in the words that the kernels read.
 
+use std::ops::Range;
+
 use super::schedule::Narrowed;
 use super::{Geometry, Schedule};
 use crate::error::{Error, Result};
@@ -52,6 +54,17 @@ impl Plan {
     /// [`Error::Shape`] for arrays whose sizes disagree, [`Error::TooLarge`] for sizes that overflow
     /// the kernels' indices, [`Error::Parameter`] for `query_block_rows` = 0.
     pub fn new(schedule: &Schedule, geometry: &Geometry, query_block_rows: u32) -> Result<Self> {
+        Self::of_pages(schedule, geometry, query_block_rows, 0..geometry.pages)
+    }
+
+    /// The plan of a history kernel that has these pages alone, as pages 0 and on, in arrays of so many; the block table
+    /// keeps the ids of all pages, so it is no plan for the kernels that walk over a row's tokens.
+    pub(crate) fn of_pages(
+        schedule: &Schedule,
+        geometry: &Geometry,
+        query_block_rows: u32,
+        pages: Range<usize>,
+    ) -> Result<Self> {
         if query_block_rows == 0 {
             return Err(Error::Parameter {
                 name: "query_block_rows",
@@ -66,7 +79,9 @@ impl Plan {
         geometry.check_index_range()?;
         fits("words of the plan's metadata", schedule.metadata_words())?;
         let arrays = schedule.narrow(geometry)?;
-        let inverse = Inverse::new(&arrays, geometry, schedule.table_width, query_block_rows)?;
+        let part = Geometry { pages: pages.len(), ..*geometry };
+        let table_width = schedule.table_width;
+        let inverse = Inverse::new(&arrays, &part, pages.start, table_width, query_block_rows)?;
         let (active_pages, inactive_pages) = inverse.split_pages();
         Ok(Self {
             inverse: inverse.words(),
@@ -74,7 +89,7 @@ impl Plan {
                 .concat(),
             active_pages,
             inactive_pages,
-            geometry: *geometry,
+            geometry: part,
             sequences: schedule.sequence_lengths.len() as u32,
             // Without sequences the width may be anything; no kernel reads it then.
             table_width: u32::try_from(schedule.table_width).unwrap_or(0),
@@ -228,6 +243,7 @@ impl Inverse {
     fn new(
         arrays: &Narrowed,
         geometry: &Geometry,
+        first_page: usize,
         table_width: usize,
         query_block_rows: u32,
     ) -> Result<Self> {
@@ -236,15 +252,22 @@ impl Inverse {
         let (pages, linked) =
             if geometry.kv_heads == 0 { (0, 0) } else { (geometry.pages, sequences) };
         let used = used_pages(arrays, geometry.page_size, table_width).take(linked);
+        // Those of the pages that there are, under the ids that they have here.
+        let here =
+            move |&page: &u32| (page as usize).checked_sub(first_page).filter(|&page| page < pages);
+        let used = used.map(move |all| {
+            let ids = (0..).zip(all);
+            ids.filter_map(move |(logical, page)| Some((logical, here(page)? as u32)))
+        });
         let row_offsets = offsets(sequences, arrays.sequence_ids.iter().copied());
         let block_offsets = block_offsets(&row_offsets, query_block_rows);
         let blocks = block_offsets.last().copied().unwrap_or(0);
         let fixed = 3 + pages as u128 + 1 + 4 * sequences as u128 + 2;
-        let linked = used.clone().map(|pages| 2 * pages.len() as u128).sum::<u128>();
+        let linked = used.clone().map(|links| 2 * links.count() as u128).sum::<u128>();
         let words = fixed + linked + geometry.queries as u128 + u128::from(blocks);
         // Checked before anything of the size of the cache is allocated.
         fits("words of the plan's inverse", words)?;
-        let link_offsets = offsets(pages, used.clone().flatten().copied());
+        let link_offsets = offsets(pages, used.clone().flatten().map(|(_, page)| page));
         let row_ids = stable_by(&arrays.sequence_ids, &row_offsets);
         Ok(Self {
             links: links(used, &link_offsets),
@@ -345,11 +368,14 @@ fn used_pages(
 }
 
 /// The links, sorted by page: a counting sort, which keeps the order (sequence, logical page) of its input.
-fn links<'a>(used: impl Iterator<Item = &'a [u32]>, link_offsets: &[u32]) -> Vec<[u32; 2]> {
+fn links(
+    used: impl Iterator<Item = impl Iterator<Item = (u32, u32)>>,
+    link_offsets: &[u32],
+) -> Vec<[u32; 2]> {
     let mut next = link_offsets.to_vec();
     let mut links = vec![[0; 2]; link_offsets.last().map_or(0, |&n| n as usize)];
     for (sequence, pages) in (0..).zip(used) {
-        for (logical, &page) in (0..).zip(pages) {
+        for (logical, page) in pages {
             let place = &mut next[page as usize];
             links[*place as usize] = [sequence, logical];
             *place += 1;

@@ -52,6 +52,25 @@ impl Call {
         plan: &Plan,
         options: &Options,
     ) -> Result<Self> {
+        Self::computing(inputs, plan, options, |mla| options.resolve(|g| g.exists(mla)))
+    }
+
+    /// The call that computes the statistics alone.
+    pub(super) fn of_statistics(
+        inputs: &BackwardInputs<Layout<'_>>,
+        plan: &Plan,
+        options: &Options,
+    ) -> Result<Self> {
+        Self::computing(inputs, plan, options, |_| Ok((Gradients::NONE, Gradients::NONE)))
+    }
+
+    /// `resolve` says which gradients there are to compute, and which of them are added to old ones.
+    fn computing(
+        inputs: &BackwardInputs<Layout<'_>>,
+        plan: &Plan,
+        options: &Options,
+        resolve: impl FnOnce(bool) -> Result<(Gradients, Gradients)>,
+    ) -> Result<Self> {
         let dtype = inputs.q.dtype();
         for_dtype(&query_backward::F32, "q", dtype)?;
         inputs.try_map(|name, layout| {
@@ -61,7 +80,7 @@ impl Call {
         let geometry = Geometry::of_backward(&inputs.map(|_, layout| layout.shape()))?;
         options.check()?;
         plan.check_call("paged-attention-backward", &geometry, options.causal)?;
-        let (gradients, accumulate) = options.resolve(|g| g.exists(geometry.is_mla()))?;
+        let (gradients, accumulate) = resolve(geometry.is_mla())?;
         let given_output = inputs.output.is_some();
         let rows = RowsOf::new(inputs, &geometry)?;
         Ok(Self { geometry, options: *options, dtype, gradients, accumulate, given_output, rows })

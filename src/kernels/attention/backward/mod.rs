@@ -79,13 +79,27 @@ pub fn run_onto<'a>(
     options: &Options,
     onto: &[(Gradient, HostTensor)],
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
+    let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
+    run_planned(on, inputs, options, onto, || {
+        Plan::new(schedule, &geometry, options.query_block_rows)
+    })
+}
+
+/// As [`run_onto`], under a plan of the caller's.
+pub(crate) fn run_planned<'a>(
+    on: impl Into<Execution<'a>>,
+    inputs: &BackwardInputs<HostTensor>,
+    options: &Options,
+    onto: &[(Gradient, HostTensor)],
+    plan: impl FnOnce() -> Result<Plan>,
+) -> Result<Run<BackwardOutputs<HostTensor>>> {
     let execution = on.into();
     let runtime = execution.runtime();
     let options = &accumulating(options, inputs.is_mla(), onto)?;
-    let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
+    Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
-    let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
+    let plan = plan()?;
     let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan, options)?;
     call.check_sizes(runtime, &plan)?;
     for (gradient, old) in onto {
@@ -108,6 +122,28 @@ pub fn run_onto<'a>(
         },
         timings,
     })
+}
+
+/// The statistics alone, `[queries, heads, 3]`: what the query kernel completes of those given.
+pub(crate) fn run_statistics<'a>(
+    on: impl Into<Execution<'a>>,
+    inputs: &BackwardInputs<HostTensor>,
+    schedule: &Schedule,
+    options: &Options,
+) -> Result<Run<HostTensor>> {
+    let execution = on.into();
+    let runtime = execution.runtime();
+    let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
+    inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
+    let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
+    let call = Call::of_statistics(&inputs.as_ref().map(|_, t| t.into()), &plan, options)?;
+    call.check_sizes(runtime, &plan)?;
+    let plan = DevicePlan::upload(runtime, plan)?;
+    let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
+    let statistics = runtime.tensor("statistics", Dtype::F32, &geometry.statistics_shape())?;
+    let outputs = BackwardOutputs { gradients: Vec::new(), statistics };
+    let timings = execution.run(|recorder| record_call(recorder, call, &inputs, &plan, &outputs))?;
+    Ok(Run { outputs: runtime.download(&outputs.statistics)?, timings })
 }
 
 /// The options with those gradients accumulated that there are old values of.
@@ -178,7 +214,17 @@ pub fn record(
     options: &Options,
     outputs: &BackwardOutputs<Tensor>,
 ) -> Result<()> {
-    let mut call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan.plan, options)?;
+    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan.plan, options)?;
+    record_call(recorder, call, inputs, plan, outputs)
+}
+
+fn record_call(
+    recorder: &mut Recorder<'_>,
+    mut call: Call,
+    inputs: &BackwardInputs<Tensor>,
+    plan: &DevicePlan,
+    outputs: &BackwardOutputs<Tensor>,
+) -> Result<()> {
     call.set_outputs(inputs, outputs)?;
     let runtime = recorder.runtime();
     let scratch = match call.is_wide() {
@@ -193,6 +239,17 @@ pub fn record(
         binding.record(recorder, step, &launch)?;
     }
     Ok(())
+}
+
+/// As [`launches`], of the statistics alone.
+pub(crate) fn launches_of_statistics(
+    inputs: &BackwardInputs<Layout<'_>>,
+    plan: &Plan,
+    options: &Options,
+    target: Target,
+) -> Result<Vec<Launch>> {
+    let launches = Call::of_statistics(inputs, plan, options)?.launches(plan, target)?;
+    Ok(launches.into_iter().map(|(_, launch)| launch).collect())
 }
 
 /// What a call launches, in order, without a device: `inputs` are the layouts of the arrays.

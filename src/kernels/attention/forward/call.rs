@@ -36,12 +36,14 @@ pub(super) enum Step {
 }
 
 impl Call {
-    /// `output` is where the output lies; `None` for memory of its own.
+    /// `output` is where the output lies; `None` for memory of its own. `split` is that of the call which this one is a
+    /// part of; `None` for the call's own.
     pub(super) fn new(
         inputs: &ForwardInputs<Layout<'_>>,
         output: Option<Layout<'_>>,
         plan: &Plan,
         options: &Options,
+        split: Option<Split>,
     ) -> Result<Self> {
         let dtype = inputs.q.dtype();
         for_dtype(&paged_attention::F32, "q", dtype)?;
@@ -49,7 +51,6 @@ impl Call {
         let geometry = Geometry::of_forward(&inputs.map(|_, layout| layout.shape()))?;
         options.check()?;
         plan.check_call("paged-attention", &geometry, options.causal)?;
-        let longest = plan.longest_visible(options.causal) as usize;
         let q = inputs.q.rows("q", ROW)?;
         let q_position = match inputs.history {
             History::Separate { k, v } => {
@@ -67,7 +68,7 @@ impl Call {
         Ok(Self {
             geometry,
             options: *options,
-            split: Split::new(geometry.queries.saturating_mul(geometry.heads), longest),
+            split: split.unwrap_or_else(|| Split::of(&geometry, plan, options)),
             dtype,
             q,
             q_position,

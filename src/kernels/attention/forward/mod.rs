@@ -50,6 +50,7 @@ mod split;
 
 use bind::Binding;
 use call::Call;
+pub(crate) use split::Split;
 
 use super::{DevicePlan, ForwardInputs, ForwardOutputs, Geometry, Options, Plan, Schedule};
 use crate::error::Result;
@@ -69,18 +70,30 @@ pub fn run<'a>(
     schedule: &Schedule,
     options: &Options,
 ) -> Result<Run<ForwardOutputs<HostTensor>>> {
+    run_split(on, inputs, schedule, options, None)
+}
+
+/// As [`run`] for a part of a call whose rows are divided so.
+pub(crate) fn run_split<'a>(
+    on: impl Into<Execution<'a>>,
+    inputs: &ForwardInputs<HostTensor>,
+    schedule: &Schedule,
+    options: &Options,
+    split: Option<Split>,
+) -> Result<Run<ForwardOutputs<HostTensor>>> {
     let execution = on.into();
     let runtime = execution.runtime();
     let geometry = Geometry::of_forward(&inputs.as_ref().map(|_, t| t.shape()))?;
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
-    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), None, &plan, options)?;
+    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), None, &plan, options, split)?;
     call.check_sizes(runtime, &plan)?;
     let plan = DevicePlan::upload(runtime, plan)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &inputs)?;
-    let timings = execution.run(|recorder| record(recorder, &inputs, &plan, options, &outputs))?;
+    let timings = execution
+        .run(|recorder| record_split(recorder, &inputs, &plan, options, &outputs, split))?;
     Ok(Run { outputs: outputs.try_map(|_, tensor| runtime.download(&tensor))?, timings })
 }
 
@@ -115,8 +128,19 @@ pub fn record(
     options: &Options,
     outputs: &ForwardOutputs<Tensor>,
 ) -> Result<()> {
-    let output = Some((&outputs.output).into());
-    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), output, &plan.plan, options)?;
+    record_split(recorder, inputs, plan, options, outputs, None)
+}
+
+fn record_split(
+    recorder: &mut Recorder<'_>,
+    inputs: &ForwardInputs<Tensor>,
+    plan: &DevicePlan,
+    options: &Options,
+    outputs: &ForwardOutputs<Tensor>,
+    split: Option<Split>,
+) -> Result<()> {
+    let (layouts, output) = (inputs.as_ref().map(|_, t| t.into()), (&outputs.output).into());
+    let call = Call::new(&layouts, Some(output), &plan.plan, options, split)?;
     call.check_statistics(&outputs.statistics)?;
     let runtime = recorder.runtime();
     call.check_scratch(runtime)?;
@@ -148,6 +172,17 @@ pub fn launches(
     options: &Options,
     target: Target,
 ) -> Result<Vec<Launch>> {
-    let launches = Call::new(inputs, None, plan, options)?.launches(target)?;
+    launches_split(inputs, plan, options, None, target)
+}
+
+/// As [`launches`] for a part of a call whose rows are divided so.
+pub(crate) fn launches_split(
+    inputs: &ForwardInputs<Layout<'_>>,
+    plan: &Plan,
+    options: &Options,
+    split: Option<Split>,
+    target: Target,
+) -> Result<Vec<Launch>> {
+    let launches = Call::new(inputs, None, plan, options, split)?.launches(target)?;
     Ok(launches.into_iter().map(|(_, launch)| launch).collect())
 }

@@ -1,5 +1,7 @@
 //! How a row's tokens are divided among subgroups.
 
+use super::super::{Geometry, Options, Plan};
+
 /// Subgroups that fill a large GPU; a call of fewer (row, head) pairs divides long histories to come near.
 const SUBGROUPS: usize = 4096;
 
@@ -8,7 +10,7 @@ const TOKENS: usize = 256;
 
 /// Chunks of a row's tokens, the same for all devices, so that they round alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Split {
+pub(crate) struct Split {
     /// Chunks of the longest row; 0 where no row sees anything.
     pub(super) chunks: usize,
     /// Tokens a chunk.
@@ -16,6 +18,12 @@ pub(super) struct Split {
 }
 
 impl Split {
+    /// For a call of these sizes.
+    pub(crate) fn of(geometry: &Geometry, plan: &Plan, options: &Options) -> Self {
+        let longest = plan.longest_visible(options.causal) as usize;
+        Self::new(geometry.queries.saturating_mul(geometry.heads), longest)
+    }
+
     /// For so many (row, head) pairs, of which none sees more than `longest` tokens.
     pub(super) fn new(pairs: usize, longest: usize) -> Self {
         let most = (SUBGROUPS / pairs.max(1)).max(1);

@@ -12,7 +12,7 @@ use crate::kernels::{
     Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack, prepare,
 };
 use crate::manifest::mamba3_preprocess_backward;
-use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor};
+use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor, Timing};
 use launches::Launches;
 use row_sum::RowSum;
 
@@ -79,6 +79,38 @@ pub fn run_onto<'a>(
     parameters: &Parameters,
     onto: &Onto,
 ) -> Result<Run<BackwardOutputs<HostTensor>>> {
+    let Work { runtime, outputs, timings, .. } = work(on, inputs, parameters, onto)?;
+    Ok(Run { outputs: outputs.try_map(|_, t| runtime.download(&t))?, timings })
+}
+
+/// As [`run_onto`], and the sums of the chunks of [`DT_BIAS_CHUNK_ROWS`] rows, `[chunks, heads]`, of which
+/// `dt_bias_gradient` is the sum.
+pub(crate) fn run_chunks<'a>(
+    on: impl Into<Execution<'a>>,
+    inputs: &BackwardInputs<HostTensor>,
+    parameters: &Parameters,
+    onto: &Onto,
+) -> Result<Run<(BackwardOutputs<HostTensor>, HostTensor)>> {
+    let Work { runtime, outputs, chunks, timings } = work(on, inputs, parameters, onto)?;
+    let outputs = outputs.try_map(|_, t| runtime.download(&t))?;
+    Ok(Run { outputs: (outputs, runtime.download(&chunks)?), timings })
+}
+
+/// A call that is done.
+struct Work<'a> {
+    runtime: &'a Runtime,
+    outputs: BackwardOutputs<Tensor>,
+    /// The first level of the dt_bias sum.
+    chunks: Tensor,
+    timings: Vec<Timing>,
+}
+
+fn work<'a>(
+    on: impl Into<Execution<'a>>,
+    inputs: &BackwardInputs<HostTensor>,
+    parameters: &Parameters,
+    onto: &Onto,
+) -> Result<Work<'a>> {
     let execution = on.into();
     let runtime = execution.runtime();
     let layouts = inputs.as_ref().map(|_, t| t.into());
@@ -106,9 +138,18 @@ pub fn run_onto<'a>(
         }
     }
     let accumulate = onto.accumulate();
-    let timings = execution
-        .run(|recorder| record_onto(recorder, &inputs, parameters, accumulate, &outputs))?;
-    Ok(Run { outputs: outputs.try_map(|_, t| runtime.download(&t))?, timings })
+    let mut chunks = None;
+    let timings = execution.run(|recorder| {
+        let sums = record_chunks(recorder, &inputs, parameters, accumulate, &outputs)?;
+        chunks = Some(sums);
+        Ok(())
+    })?;
+    // Recorded by then.
+    let chunks = match chunks {
+        Some(chunks) => chunks,
+        None => runtime.tensor("dt_bias_chunks", Dtype::F32, &[0, geometry.heads])?,
+    };
+    Ok(Work { runtime, outputs, chunks, timings })
 }
 
 /// Device memory for the outputs of inputs whose `projected` is of `dtype`, with undefined contents.
@@ -153,6 +194,17 @@ pub fn record_onto(
     accumulate: Accumulate,
     outputs: &BackwardOutputs<Tensor>,
 ) -> Result<()> {
+    record_chunks(recorder, inputs, parameters, accumulate, outputs).map(drop)
+}
+
+/// As [`record_onto`]; gives the sums of the chunks.
+fn record_chunks(
+    recorder: &mut Recorder<'_>,
+    inputs: &BackwardInputs<Tensor>,
+    parameters: &Parameters,
+    accumulate: Accumulate,
+    outputs: &BackwardOutputs<Tensor>,
+) -> Result<Tensor> {
     let layouts = inputs.as_ref().map(|_, t| t.into());
     let geometry = check(&layouts, parameters)?;
     let dtype = inputs.projected.dtype();
@@ -187,7 +239,8 @@ pub fn record_onto(
     let terms = RowSum { rows, heads, chunk_rows: DT_BIAS_CHUNK_ROWS };
     terms.record(recorder, &launches.chunk_sums, &outputs.dt_bias_partial, &sums)?;
     let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };
-    chunks.record(recorder, &launches.total, &sums, &outputs.dt_bias_gradient)
+    chunks.record(recorder, &launches.total, &sums, &outputs.dt_bias_gradient)?;
+    Ok(sums)
 }
 
 /// What a call of these sizes launches on arrays without gaps, where `projected` is of `dtype`: the preprocess; the
