@@ -54,6 +54,8 @@ fn main() -> ExitCode {
         gpu::trial("a_signal_stops_between_slices", a_signal_stops_between_slices),
         #[cfg(unix)]
         gpu::trial("a_bar_shows_how_far_it_is", a_bar_shows_how_far_it_is),
+        gpu::trial("merged_parts_are_the_files_of_one_run", merged_parts_are_the_files_of_one_run),
+        gpu::trial("all_devices_share_the_work", all_devices_share_the_work),
     ])
 }
 
@@ -436,5 +438,76 @@ fn a_bar_shows_how_far_it_is(_: &Runtime) {
         let percents: Vec<u32> = frames.iter().filter_map(percent).collect();
         assert_eq!(percents.len(), frames.len(), "{text:?}");
         assert!(percents.is_sorted() && percents.iter().all(|&percent| percent <= 100), "{text:?}");
+    }
+}
+
+fn merged_parts_are_the_files_of_one_run(runtime: &Runtime) {
+    for (command, sizes, dtype, count) in [
+        ("mamba3-preprocess", "--rows 7", "bf16", 2),
+        ("mamba3-preprocess-backward", "--rows 300 --heads 3", "f16", 2),
+        ("paged-attention", "", "f32", 2),
+        ("paged-append", "--mla", "f16", 2),
+        ("paged-attention-backward", "--heads 6 --kv-heads 3 --key-dim 5", "bf16", 2),
+        ("history-backward", "--mla", "f32", 2),
+    ] {
+        let folder = Folder::sample(command, &format!("{sizes} --dtype {dtype}"));
+        let words = format!("{command} --dtype {dtype} -i {}", folder.at("in"));
+        json(&format!("{words} -o {}", folder.at("whole.npz")));
+        let mut merge = vec![String::from("merge")];
+        for index in 0..count {
+            let out = folder.at(&format!("part.{index}"));
+            let part = json(&format!("{words} -o {out} --shard {index}/{count}"));
+            assert_eq!(part["device"], runtime.device().name.as_str());
+            assert_eq!(part["shard"]["devices"][0]["subgroup_size"], runtime.lanes());
+            merge.push(out);
+        }
+        json(&format!("{} -o {}", merge.join(" "), folder.at("merged.npz")));
+        assert!(folder.read("merged.npz") == folder.read("whole.npz"), "{command}");
+        if command == "paged-append" {
+            // What the reference computed is not joined with what a device did.
+            let out = folder.at("part.0");
+            device(&format!("{words} -o {out} --shard 0/2 --device reference")).succeeded();
+            let failed = device(&format!("{} -o {}", merge.join(" "), folder.at("mixed")));
+            failed.failed(2, &["the reference", "a device"]);
+        }
+    }
+}
+
+/// Of one device, its bits; of two kinds, near to them, with a note.
+fn all_devices_share_the_work(runtime: &Runtime) {
+    let folder = Folder::sample("paged-attention-backward", "");
+    let words = |out: &str| {
+        format!("paged-attention-backward -i {} -o {} --json", folder.at("in"), folder.at(out))
+    };
+    let alone = Command::new(env!("CARGO_BIN_EXE_backslang"))
+        .args(words("one.npz").split(' '))
+        .output()
+        .unwrap();
+    assert!(alone.status.success());
+    let all = |out: &str, drivers: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+        command.args(words(out).split(' ')).args(["--device", "all"]);
+        if let Some(drivers) = drivers {
+            command.env("VK_DRIVER_FILES", drivers).env("VK_ICD_FILENAMES", drivers);
+        }
+        outcome(&mut command).succeeded()
+    };
+    let listed = json("devices")["devices"].as_array().unwrap().len();
+    let found = all("all.npz", None);
+    if listed == 1 {
+        assert_eq!(found.json()["device"], runtime.device().name.as_str());
+        assert!(folder.read("all.npz") == folder.read("one.npz"));
+    }
+    let set = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let icds = [set("BACKSLANG_LAVAPIPE_ICD"), set("BACKSLANG_SWIFTSHADER_ICD")];
+    let [Some(first), Some(second)] = icds else { return };
+    let found = all("two.npz", Some(&format!("{first}:{second}")));
+    let device = found.json()["device"].to_string();
+    assert!(["llvmpipe", "SwiftShader", ", "].iter().all(|part| device.contains(part)), "{device}");
+    assert!(found.stderr.contains("note: the bits may differ"), "{found:?}");
+    let [one, two] = ["one.npz", "two.npz"].map(|name| Case::open(&folder.at(name)));
+    for name in ["q_gradient", "k_gradient", "v_gradient"] {
+        let error = relative_error(&two.array(name), &one.array(name));
+        assert!(error < 2e-6, "{name}: {error:e}");
     }
 }

@@ -14,7 +14,7 @@ use backslang::kernels::mamba3::preprocess_backward::{self, Onto};
 use backslang::kernels::mamba3::preprocess_forward;
 use backslang::runtime::Runtime;
 use backslang::shard::{
-    self, Append, Assembly, AttentionBackward, AttentionForward, Divide, Engine,
+    self, Append, Assembly, AttentionBackward, AttentionForward, Divide, Drive, Engine,
     PreprocessBackward, PreprocessForward, Shard,
 };
 use backslang::{Dtype, HostTensor};
@@ -337,22 +337,24 @@ fn several_devices(runtime: &Runtime) {
     let run = backward::run(runtime, inputs, schedule, options).unwrap().outputs;
     let gradients = run.gradients.into_iter().map(|(g, t)| (g.output_name().into(), t));
     let whole = gradients.collect::<Named>();
-    let spread = shard::run(&runtimes, &call).unwrap();
+    let spread = shard::run(&runtimes, &call, Drive::default()).unwrap();
     assert_same(&spread.outputs, &whole, "attention");
     assert_eq!(spread.records.len(), 2);
     let timed = spread.records.iter().all(|record| !record.timings.is_empty());
     assert_eq!(timed, runtime.device().timestamps);
     // Parts on several devices are the parts that they are on one.
     let shard = Shard::new(1, 2).unwrap();
-    let parts = shard::part(&runtimes, &call, shard).unwrap().outputs;
+    let parts = shard::part(&runtimes, &call, shard, Drive::default()).unwrap().outputs;
     assert_eq!(parts, call.part(shard, &mut Engine::on(runtime)).unwrap());
     let (_, inputs) = preprocess_inputs(&[1], Dtype::F32);
     let (parameters, onto) = (Parameters::default(), Onto::default());
     // An error of a part is one of the call.
     let wrong = Parameters { epsilon: 0.0, ..parameters };
     let call = PreprocessBackward { inputs: &inputs, parameters: wrong, onto: &onto };
-    assert!(shard::run(&runtimes, &call).unwrap_err().to_string().contains("epsilon"));
-    assert!(shard::run(&[], &call).unwrap_err().to_string().contains("runtimes"));
+    assert!(
+        shard::run(&runtimes, &call, Drive::default()).unwrap_err().to_string().contains("epsilon")
+    );
+    assert!(shard::run(&[], &call, Drive::default()).unwrap_err().to_string().contains("runtimes"));
     runtimes.into_iter().for_each(|runtime| runtime.finish().unwrap());
 }
 

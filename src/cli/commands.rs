@@ -12,11 +12,12 @@ use super::jobs::{
 };
 use super::place::Place;
 use super::report::Report;
+use super::shards;
 use super::talk::Talk;
 
 /// `mamba3-preprocess`.
 pub(crate) fn mamba3(args: &Mamba3ForwardArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    perform(Mamba3Job::resolve(args, talk), &args.files, global, talk)
+    perform("mamba3-preprocess", Mamba3Job::resolve(args, talk), &args.files, global, talk)
 }
 
 /// `mamba3-preprocess-backward`.
@@ -25,17 +26,23 @@ pub(crate) fn mamba3_backward(
     global: &GlobalArgs,
     talk: &Talk,
 ) -> Result<Report> {
-    perform(Mamba3BackwardJob::resolve(args, talk), &args.files, global, talk)
+    perform(
+        "mamba3-preprocess-backward",
+        Mamba3BackwardJob::resolve(args, talk),
+        &args.files,
+        global,
+        talk,
+    )
 }
 
 /// `paged-attention`.
 pub(crate) fn attention(args: &AttentionArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    perform(AttentionJob::resolve(args, talk), &args.files, global, talk)
+    perform("paged-attention", AttentionJob::resolve(args, talk), &args.files, global, talk)
 }
 
 /// `paged-append`.
 pub(crate) fn append(args: &AppendArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    perform(AppendJob::resolve(args, talk), &args.files, global, talk)
+    perform("paged-append", AppendJob::resolve(args, talk), &args.files, global, talk)
 }
 
 /// `paged-attention-backward`.
@@ -44,15 +51,28 @@ pub(crate) fn attention_backward(
     global: &GlobalArgs,
     talk: &Talk,
 ) -> Result<Report> {
-    perform(AttentionBackwardJob::resolve(args, talk), &args.shared.files, global, talk)
+    perform(
+        "paged-attention-backward",
+        AttentionBackwardJob::resolve(args, talk),
+        &args.shared.files,
+        global,
+        talk,
+    )
 }
 
 /// `history-backward`.
 pub(crate) fn history(args: &HistoryArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    perform(AttentionBackwardJob::resolve_history(args, talk), &args.files, global, talk)
+    perform(
+        "history-backward",
+        AttentionBackwardJob::resolve_history(args, talk),
+        &args.files,
+        global,
+        talk,
+    )
 }
 
 fn perform<J: Job>(
+    command: &str,
     resolved: Resolved<J>,
     files: &FileArgs,
     global: &GlobalArgs,
@@ -63,22 +83,28 @@ fn perform<J: Job>(
         // Whoever spelled a name out surely meant it: said without being asked.
         if spelled_out { talk.note(&message) } else { talk.detail(&message) }
     }
-    let place = Place::resolve(global)?.unhurried(files.device.bound().is_zero());
+    let bound = files.device.bound();
+    let place = Place::resolve(global)?.unhurried(bound.is_zero());
+    let shard = files.output.shard;
     if files.output.plan {
-        return Ok(job.outline()?.report());
+        return Ok(shard.map_or_else(|| job.outline(), |shard| job.outline_of(shard))?.report());
     }
     let Some(output) = &files.output.output else {
         return Err(Failure::usage("--output: expected a path, found none"));
     };
     let target = Target::resolve(output)?;
     keep_inputs(&files.input, &target)?;
+    if let Some(shard) = shard {
+        return shards::write(command, &job, shard, &place, bound, target, talk);
+    }
     let target = target.open(job.output_names())?;
     let step = talk.step("computing");
-    let computed = compute::run(&job, &place, files.device.bound(), &step)?;
+    let computed = compute::run(&job, &place, bound, &step, talk)?;
     drop(step);
     let _step = talk.step(&format!("writing {}", output.display()));
+    let (device, gpu) = (Some(computed.device()), computed.gpu);
     let outputs = target.write(&job.outputs(computed.results))?;
-    Ok(Report { device: Some(computed.device), outputs, gpu: computed.gpu, ..Report::default() })
+    Ok(Report { device, outputs, gpu, ..Report::default() })
 }
 
 /// A folder keeps its other files, but an archive is replaced: with its inputs, were it one of them.

@@ -18,6 +18,7 @@ mod plan;
 mod progress;
 mod report;
 mod sample;
+mod shards;
 mod talk;
 mod usage;
 
@@ -55,7 +56,9 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
     let global = &cli.global;
-    if let Command::Kernels | Command::Sample(_) | Command::Completions(_) = &cli.command {
+    if let Command::Kernels | Command::Sample(_) | Command::Completions(_) | Command::Merge(_) =
+        &cli.command
+    {
         place::without_device(global, cli.command.name())?;
     }
     match &cli.command {
@@ -70,6 +73,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::Sample(sample) => sample::write(sample, talk),
         Command::Check(args) => check::check(args, global, talk),
         Command::Bench(command) => bench::bench(command, global, talk),
+        Command::Merge(args) => shards::merge(args, talk),
         Command::Completions(args) => Ok(completions::script(args)),
     }
 }

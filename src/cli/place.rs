@@ -13,6 +13,7 @@ use super::args::GlobalArgs;
 use super::failure::{Failure, Result};
 
 const DEVICE: &str = "BACKSLANG_DEVICE";
+const ALL: &str = "all";
 const VALIDATE: &str = "BACKSLANG_VALIDATE";
 const PIPELINE_CACHE: &str = "BACKSLANG_PIPELINE_CACHE";
 
@@ -28,6 +29,8 @@ pub(crate) enum Place {
         /// The environment said which.
         from_environment: bool,
     },
+    /// On all suitable Vulkan devices.
+    All(RuntimeOptions),
 }
 
 impl Place {
@@ -44,6 +47,9 @@ impl Place {
                 ..RuntimeOptions::default()
             };
             if let Some(device) = device {
+                if device.trim().eq_ignore_ascii_case(ALL) {
+                    return Ok(Self::All(options));
+                }
                 options.device = device.parse()?;
             }
             return Ok(Self::Device { options, from_environment });
@@ -58,17 +64,30 @@ impl Place {
 
     /// With no bound on waits where all the work may be one submission, however long it takes.
     pub(crate) fn unhurried(mut self, whole: bool) -> Self {
-        if let (Self::Device { options, .. }, true) = (&mut self, whole) {
+        if let (Self::Device { options, .. } | Self::All(options), true) = (&mut self, whole) {
             options.timeout = Duration::MAX;
         }
         self
     }
 
-    /// The device that is asked for, or an error where that is the reference.
+    /// The devices that are asked for, opened one after the other; none where that is the reference.
+    pub(crate) fn open_each(&self) -> Result<Vec<Runtime>> {
+        match self {
+            Self::Reference => Ok(Vec::new()),
+            Self::Device { .. } => Ok(vec![self.open()?]),
+            Self::All(options) => Ok(Runtime::all(options)?),
+        }
+    }
+
+    /// The one device that is asked for, or an error where that is the reference, or several.
     pub(crate) fn open(&self) -> Result<Runtime> {
         match self {
             Self::Device { options, from_environment } => {
                 Runtime::new(options).map_err(|error| unopened(error, *from_environment))
+            }
+            Self::All(_) => {
+                let message = "--device: expected one Vulkan device, found `all`";
+                Err(Failure::usage(message))
             }
             Self::Reference => {
                 let message = "--device: expected a Vulkan device, found `reference`";

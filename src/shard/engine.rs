@@ -1,6 +1,7 @@
 //! Where the calls of a part are made.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
+use std::time::Duration;
 
 use super::Values;
 use crate::error::Result;
@@ -17,12 +18,40 @@ use crate::kernels::mamba3::preprocess_backward::{self, DT_BIAS_CHUNK_ROWS, Onto
 use crate::kernels::mamba3::preprocess_forward;
 use crate::kernels::{Launch, Run, Target};
 use crate::reference;
-use crate::runtime::{Runtime, Timing};
+use crate::runtime::{Execution, Runtime, Timing};
 
 /// What computes a part, and what it did.
 pub struct Engine<'a> {
     place: Place<'a>,
+    drive: Drive<'a>,
     record: Record,
+}
+
+/// How devices run the calls of a part.
+#[derive(Clone, Copy)]
+pub struct Drive<'a> {
+    /// What no submission takes longer than: see [`Execution::bound`].
+    pub bound: Duration,
+    /// Asked between submissions, by the thread of each device: whether to stop, with [`Error::Cancelled`].
+    ///
+    /// [`Error::Cancelled`]: crate::Error::Cancelled
+    pub stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Default for Drive<'_> {
+    fn default() -> Self {
+        Self { bound: Execution::BOUND, stop: &|| false }
+    }
+}
+
+impl<'a> Drive<'a> {
+    fn execution(self, runtime: &'a Runtime) -> Execution<'a> {
+        let watch = move |_| match (self.stop)() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        runtime.execution().bound(self.bound).watch(watch)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -54,6 +83,11 @@ impl<'a> Engine<'a> {
         Self::at(Place::Device(runtime))
     }
 
+    /// With its device driven so.
+    pub fn driven(self, drive: Drive<'a>) -> Self {
+        Self { drive, ..self }
+    }
+
     /// Float64 on the CPU, rounded once.
     pub fn reference() -> Self {
         Self::at(Place::Reference)
@@ -70,7 +104,7 @@ impl<'a> Engine<'a> {
     }
 
     fn at(place: Place<'a>) -> Self {
-        Self { place, record: Record::default() }
+        Self { place, drive: Drive::default(), record: Record::default() }
     }
 
     /// Whether it is the reference, whose statistics are float64 and so do not leave it.
@@ -108,7 +142,8 @@ impl<'a> Engine<'a> {
         let dtype = inputs.projected.dtype();
         match self.place {
             Place::Device(runtime) => {
-                let run = preprocess_forward::run(runtime, inputs, widths, parameters)?;
+                let execution = self.drive.execution(runtime);
+                let run = preprocess_forward::run(execution, inputs, widths, parameters)?;
                 Ok(self.timed(run))
             }
             Place::Reference => {
@@ -144,7 +179,8 @@ impl<'a> Engine<'a> {
         let dtype = inputs.projected.dtype();
         match self.place {
             Place::Device(runtime) => {
-                let run = preprocess_backward::run_chunks(runtime, inputs, parameters, onto)?;
+                let execution = self.drive.execution(runtime);
+                let run = preprocess_backward::run_chunks(execution, inputs, parameters, onto)?;
                 let (outputs, chunks) = self.timed(run);
                 Ok((outputs, Values::Tensor(chunks)))
             }
@@ -185,7 +221,8 @@ impl<'a> Engine<'a> {
     ) -> Result<ForwardOutputs<HostTensor>> {
         match self.place {
             Place::Device(runtime) => {
-                let run = forward::run_split(runtime, inputs, schedule, options, Some(split))?;
+                let execution = self.drive.execution(runtime);
+                let run = forward::run_split(execution, inputs, schedule, options, Some(split))?;
                 Ok(self.timed(run))
             }
             Place::Reference => {
@@ -228,7 +265,8 @@ impl<'a> Engine<'a> {
         }
         match self.place {
             Place::Device(runtime) => {
-                let run = backward::run_statistics(runtime, inputs, schedule, options)?;
+                let execution = self.drive.execution(runtime);
+                let run = backward::run_statistics(execution, inputs, schedule, options)?;
                 Ok((Vec::new(), self.timed(run)))
             }
             Place::Reference => {
@@ -283,7 +321,8 @@ impl<'a> Engine<'a> {
         };
         match self.place {
             Place::Device(runtime) => {
-                let run = backward::run_planned(runtime, inputs, options, onto, plan)?;
+                let execution = self.drive.execution(runtime);
+                let run = backward::run_planned(execution, inputs, options, onto, plan)?;
                 let outputs = self.timed(run);
                 Ok((outputs.gradients, outputs.statistics))
             }
@@ -320,7 +359,8 @@ impl<'a> Engine<'a> {
     ) -> Result<Cache<HostTensor>> {
         match self.place {
             Place::Device(runtime) => {
-                let run = append::run(runtime, inputs, schedule)?;
+                let execution = self.drive.execution(runtime);
+                let run = append::run(execution, inputs, schedule)?;
                 Ok(self.timed(run))
             }
             Place::Reference => reference::attention::append(inputs, schedule),

@@ -19,13 +19,13 @@
 //! ```no_run
 //! use backslang::kernels::attention::{BackwardInputs, Options, Schedule};
 //! use backslang::runtime::{Runtime, RuntimeOptions};
-//! use backslang::shard::{self, AttentionBackward};
+//! use backslang::shard::{self, AttentionBackward, Drive};
 //! use backslang::{HostTensor, Result};
 //!
 //! fn gradients(inputs: &BackwardInputs<HostTensor>, schedule: &Schedule, options: Options) -> Result<()> {
 //!     let runtimes = Runtime::all(&RuntimeOptions::default())?;
 //!     let call = AttentionBackward { inputs, schedule, options, onto: &[], save_statistics: false };
-//!     for (name, tensor) in shard::run(&runtimes, &call)?.outputs {
+//!     for (name, tensor) in shard::run(&runtimes, &call, Drive::default())?.outputs {
 //!         println!("{name}: {:?}", tensor.shape());
 //!     }
 //!     Ok(())
@@ -49,7 +49,7 @@ use std::str::FromStr;
 pub use append::Append;
 pub use assembly::{Assembly, Output, Source};
 pub use backward::AttentionBackward;
-pub use engine::{Engine, Record};
+pub use engine::{Drive, Engine, Record};
 pub use forward::AttentionForward;
 pub use mamba3::{PreprocessBackward, PreprocessForward};
 pub use spread::{Spread, part, run};

@@ -1,6 +1,6 @@
 //! Calls spread over several devices.
 
-use super::{Assembly, Divide, Engine, PartArray, Record, Shard};
+use super::{Assembly, Divide, Drive, Engine, PartArray, Record, Shard};
 use crate::error::{Error, Result};
 use crate::host::HostTensor;
 use crate::runtime::Runtime;
@@ -18,9 +18,13 @@ pub struct Spread<T> {
 ///
 /// # Errors
 /// What the call reports, the first device's first; [`Error::Parameter`] without devices.
-pub fn run(runtimes: &[Runtime], call: &dyn Divide) -> Result<Spread<Vec<(String, HostTensor)>>> {
+pub fn run(
+    runtimes: &[Runtime],
+    call: &dyn Divide,
+    drive: Drive<'_>,
+) -> Result<Spread<Vec<(String, HostTensor)>>> {
     let mut assembly = Assembly::new(call.outputs()?)?;
-    let Spread { outputs, records } = each(runtimes, call, Shard::WHOLE)?;
+    let Spread { outputs, records } = each(runtimes, call, Shard::WHOLE, drive)?;
     outputs.into_iter().flatten().try_for_each(|array| assembly.add(array))?;
     Ok(Spread { outputs: assembly.finish()?, records })
 }
@@ -33,8 +37,9 @@ pub fn part(
     runtimes: &[Runtime],
     call: &dyn Divide,
     shard: Shard,
+    drive: Drive<'_>,
 ) -> Result<Spread<Vec<PartArray>>> {
-    let Spread { outputs, records } = each(runtimes, call, shard)?;
+    let Spread { outputs, records } = each(runtimes, call, shard, drive)?;
     let mut devices = outputs.into_iter().map(Vec::into_iter).collect::<Vec<_>>();
     let mut arrays = Vec::new();
     // All devices have the same arrays, in the same order.
@@ -51,13 +56,14 @@ fn each(
     runtimes: &[Runtime],
     call: &dyn Divide,
     shard: Shard,
+    drive: Drive<'_>,
 ) -> Result<Spread<Vec<Vec<PartArray>>>> {
     if runtimes.is_empty() {
         let (expected, found) = ("one or more".into(), "none".into());
         return Err(Error::Parameter { name: "runtimes", expected, found });
     }
     let on = &|index: usize, runtime: &Runtime| {
-        let mut engine = Engine::on(runtime);
+        let mut engine = Engine::on(runtime).driven(drive);
         let arrays = call.part(shard.divided(index, runtimes.len()), &mut engine)?;
         Ok((arrays, engine.into_record()))
     };

@@ -269,7 +269,7 @@ fn gradients_must_exist_here() {
 
 #[test]
 fn flags_that_are_not_there_are_refused() {
-    for flag in ["--shard 0/2", "--nonsense"] {
+    for flag in ["--shards 0/2", "--nonsense"] {
         Case::attention().refused(flag, &[flag.split(' ').next().unwrap(), "--help"]);
     }
     Case::attention().refused("--algorithm tiled", &["--algorithm", "tiled", "ordered"]);

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::harness::{command, outcome, run};
 
-pub(crate) const COMMANDS: [&str; 20] = [
+pub(crate) const COMMANDS: [&str; 21] = [
     "",
     "mamba3-preprocess",
     "paged-attention",
@@ -24,6 +24,7 @@ pub(crate) const COMMANDS: [&str; 20] = [
     "check",
     "bench",
     "bench host",
+    "merge",
     "completions",
 ];
 
@@ -68,7 +69,8 @@ fn flags_are_explained_with_their_defaults() {
             assert!(said.starts_with(|c: char| c.is_uppercase() || c == '`'), "{flag}: {said}");
             let told = ["[default: ", "By default", "Needed unless"];
             let told = told.iter().any(|words| said.contains(words));
-            let required = command.starts_with("sample") && flag.ends_with("--output <PATH>");
+            let required = command.starts_with("sample") || command == "merge";
+            let required = required && flag.ends_with("--output <PATH>");
             assert!(told || required || !flag.contains('<'), "{command}: {flag}: {said}");
         }
     }

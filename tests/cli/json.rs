@@ -111,7 +111,7 @@ fn of_failures() {
 #[test]
 fn every_kind_of_error_is_described() {
     let mut named: BTreeSet<String> =
-        ["array", "bench", "check", "output"].map(String::from).into();
+        ["array", "bench", "check", "output", "shards"].map(String::from).into();
     for path in ["src/error.rs", "src/cli/files/mod.rs"] {
         let text = std::fs::read_to_string(path).unwrap();
         let kinds = text.lines().filter_map(|line| line.trim().split_once("=> \""));

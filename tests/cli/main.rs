@@ -30,6 +30,7 @@ mod progress;
 mod reports;
 mod samples;
 mod schema;
+mod shards;
 #[cfg(unix)]
 mod terminal;
 mod types;

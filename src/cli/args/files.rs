@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use backslang::Dtype;
+use backslang::shard::Shard;
 use clap::Args;
 
 use super::values;
@@ -50,6 +51,13 @@ pub(crate) struct OutputArgs {
     #[arg(short, long, value_name = "PATH", required_unless_present = "plan")]
     pub(crate) output: Option<PathBuf>,
 
+    /// Compute part I of N, counted from 0, and write it for `backslang merge` to join [default: all of the work]
+    ///
+    /// The N parts, 0/N to N-1/N, may be computed anywhere and in any order; merged, their arrays are those of one run, to
+    /// the byte, if the devices are alike. Beside the arrays of a part lies its manifest, shard.json.
+    #[arg(long, value_name = "I/N", value_parser = values::shard)]
+    pub(crate) shard: Option<Shard>,
+
     /// Say what would run, and run nothing; needs no device
     #[arg(long)]
     pub(crate) plan: bool,
@@ -72,4 +80,27 @@ impl DeviceWorkArgs {
     pub(crate) fn bound(&self) -> Duration {
         Duration::from_millis(self.slice_ms)
     }
+}
+
+pub(super) const MERGE: &str = "\
+All N parts are needed, of one command on the same inputs and by the same version; their order does
+not matter. Parts are checked against their manifests (shard.json), and nothing is written unless
+everything fits.
+
+Examples:
+  backslang sample history-backward -o inputs --seed 1
+  backslang history-backward -i inputs -o part.0 --shard 0/2
+  backslang history-backward -i inputs -o part.1 --shard 1/2
+  backslang merge part.0 part.1 -o gradients";
+
+/// Flags of `merge`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MergeArgs {
+    /// The parts: folders or .npz archives
+    #[arg(value_name = "PART", required = true)]
+    pub(crate) parts: Vec<PathBuf>,
+
+    /// A folder for NAME.npy files (made when missing; other files in it stay), or a .npz archive
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) output: PathBuf,
 }

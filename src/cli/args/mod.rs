@@ -18,7 +18,7 @@ pub(crate) use attention::{
     Algorithm, AppendArgs, AttentionArgs, BackwardArgs, HistoryArgs, ScoreArgs,
 };
 pub(crate) use bench::{BenchCommand, HostBenchArgs};
-pub(crate) use files::{FileArgs, InputArgs};
+pub(crate) use files::{FileArgs, InputArgs, MergeArgs};
 pub(crate) use mamba3::{Mamba3BackwardArgs, Mamba3ForwardArgs, ParameterArgs};
 pub(crate) use sample::{
     AppendSizes, AttentionSizes, CacheSizes, Mamba3Sizes, SampleArgs, SampleCommand,
@@ -55,9 +55,10 @@ a failed check; 128 + N ended by signal N, such as 130 by Ctrl-C, with nothing h
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
-    /// Where to compute: an index, a UUID or a part of a name that `backslang devices` lists, or `reference`
+    /// Where to compute: an index, a UUID or a part of a name that `backslang devices` lists, `all`, or `reference`
     ///
-    /// `reference` computes in float64 on the CPU and rounds once. By default a real GPU is taken before a software driver.
+    /// `all` spreads the work over all GPUs (where there is none, over all software drivers), with the bits of one if they
+    /// are alike. `reference` computes in float64 on the CPU and rounds once. By default a real GPU is taken before a software driver.
     /// The environment variable BACKSLANG_DEVICE says the same; the flag overrides it.
     #[arg(
         long, global = true, value_name = "DEVICE", value_parser = NonEmptyStringValueParser::new(),
@@ -185,6 +186,9 @@ pub(crate) enum Command {
     /// Measure this device: median and quartiles of repeated runs
     #[command(subcommand, arg_required_else_help = false, after_long_help = bench::EXAMPLES)]
     Bench(BenchCommand),
+    /// Join the parts that --shard wrote: the arrays of one run
+    #[command(after_long_help = files::MERGE)]
+    Merge(MergeArgs),
     /// Print the script by which a shell completes the words of this command
     #[command(after_long_help = COMPLETIONS)]
     Completions(CompletionsArgs),
@@ -205,6 +209,7 @@ impl Command {
             Self::Sample(_) => "sample",
             Self::Check(_) => "check",
             Self::Bench(_) => "bench",
+            Self::Merge(_) => "merge",
             Self::Completions(_) => "completions",
         }
     }

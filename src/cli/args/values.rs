@@ -3,6 +3,7 @@
 use backslang::check::Command;
 use backslang::kernels::attention::{Gradient, Gradients};
 use backslang::runtime::Validation;
+use backslang::shard::Shard;
 use backslang::{Dtype, Error};
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 
@@ -20,6 +21,11 @@ fn meant_gradient(text: &str) -> Option<String> {
     let plain = slip.strip_suffix("_gradient").unwrap_or(slip).replace('-', "_");
     let meant = alike::meant(&plain, names)?;
     Some(format!("; did you mean `{meant}`?"))
+}
+
+/// A part of the work.
+pub(super) fn shard(text: &str) -> Result<Shard, String> {
+    text.parse().map_err(without_name)
 }
 
 /// A number that is finite if it is written as such.

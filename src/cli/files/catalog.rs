@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufReader, Read};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use backslang::HostTensor;
@@ -91,6 +91,22 @@ impl Entry {
         })
     }
 
+    /// The elements of an array of float64, in C order, and how they are spelled in the file.
+    pub(crate) fn doubles(&self) -> Result<(Vec<f64>, Spelling), FileError> {
+        self.visit(|header, available, reader| {
+            let values = data::doubles(&header, available, reader)?;
+            Ok((values, header.descr.spelling()))
+        })
+    }
+
+    /// The array's shape, once the file is found to be as long as its header says.
+    pub(crate) fn shape(&self) -> Result<Vec<usize>, FileError> {
+        self.visit(|header, available, _| {
+            available.check(&header)?;
+            Ok(header.shape)
+        })
+    }
+
     /// The array's shape and elements, of any integer type.
     pub(crate) fn integers(&self) -> Result<(Vec<usize>, Vec<i128>), FileError> {
         self.visit(|header, available, reader| {
@@ -141,6 +157,29 @@ impl std::fmt::Display for Entry {
             Self::Archived { archive, name } => write!(f, "{}:{name}", archive.display()),
         }
     }
+}
+
+/// The text of a file in a folder or in a `.npz` archive; `None` where there is none of that name.
+pub(crate) fn text_in(path: &Path, name: &str) -> Result<Option<String>, FileError> {
+    /// More than any text that is looked for.
+    const MOST: u64 = 64 << 20;
+    let mut text = String::new();
+    let mut read = |from: &mut dyn Read| from.take(MOST).read_to_string(&mut text);
+    if fs::metadata(path)?.is_dir() {
+        match File::open(path.join(name)) {
+            Ok(mut file) => read(&mut file)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        return Ok(Some(text));
+    }
+    let mut archive = open_archive(path)?;
+    match archive.by_name(name) {
+        Ok(mut entry) => read(&mut entry)?,
+        Err(zip::result::ZipError::FileNotFound) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Some(text))
 }
 
 fn open_archive(path: &Path) -> Result<ZipArchive<BufReader<File>>, FileError> {

@@ -24,7 +24,7 @@ pub(super) enum Available {
 
 impl Available {
     /// Compares what the header promises with what is there.
-    fn check(self, header: &Header) -> Result<(), FileError> {
+    pub(super) fn check(self, header: &Header) -> Result<(), FileError> {
         let (Self::File(total) | Self::Claimed(total)) = self else { return Ok(()) };
         let found = total.saturating_sub(header.length);
         match header.data_bytes() {
@@ -55,6 +55,20 @@ pub(super) fn floats(
         HostTensor::from_f32(&header.shape, bytemuck::allocation::cast_vec(words))
     };
     tensor.map_err(|error| FileError::Header(error.to_string()))
+}
+
+/// An array of float64, in C order.
+pub(super) fn doubles(
+    header: &Header,
+    available: Available,
+    reader: &mut dyn Read,
+) -> Result<Vec<f64>, FileError> {
+    if (header.descr.kind, header.descr.size) != (Kind::Float, Some(8)) {
+        let (expected, found) = ("float64".into(), header.descr.to_string());
+        return Err(FileError::Dtype { expected, found });
+    }
+    let words = words(header, available, reader, u64::swap_bytes)?;
+    Ok(bytemuck::allocation::cast_vec(words))
 }
 
 /// The elements as words of this machine, in C order.

@@ -70,6 +70,11 @@ impl Spelling {
         Self { order, bfloat16: Bfloat16::Void }
     }
 
+    /// float64.
+    pub(crate) fn doubles(self) -> &'static str {
+        if self.order == ByteOrder::Big { ">f8" } else { "<f8" }
+    }
+
     /// The element type in these words.
     pub(crate) fn descr(self, dtype: Dtype) -> &'static str {
         let pick = |little, big| if self.order == ByteOrder::Big { big } else { little };

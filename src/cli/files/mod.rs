@@ -22,7 +22,7 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
-pub(crate) use catalog::{Catalog, Entry};
+pub(crate) use catalog::{Catalog, Entry, text_in};
 pub(crate) use descr::Spelling;
 #[cfg(any(unix, windows))]
 pub(crate) use staged::abandon;

@@ -31,6 +31,8 @@ pub(crate) struct OutputArray {
 pub(crate) enum OutputValues {
     /// float32, float16 or bfloat16.
     Floats(HostTensor),
+    /// float64.
+    Doubles(Vec<f64>),
     /// int32.
     Integers(Vec<i32>),
     /// One bool.
@@ -80,6 +82,9 @@ impl OutputArray {
         sink.write_all(&self.head())?;
         match &self.values {
             OutputValues::Flag(flag) => sink.write_all(&[u8::from(*flag)]),
+            OutputValues::Doubles(values) => {
+                self.write_words::<8>(sink, bytemuck::cast_slice(values))
+            }
             OutputValues::Integers(values) => {
                 self.write_words::<4>(sink, bytemuck::cast_slice(values))
             }
@@ -124,6 +129,7 @@ impl OutputArray {
     fn descr(&self) -> &'static str {
         match &self.values {
             OutputValues::Flag(_) => "|b1",
+            OutputValues::Doubles(_) => self.spelling.doubles(),
             OutputValues::Integers(_) if self.spelling.order == ByteOrder::Big => ">i4",
             OutputValues::Integers(_) => "<i4",
             OutputValues::Floats(tensor) => self.spelling.descr(tensor.dtype()),
@@ -133,6 +139,7 @@ impl OutputArray {
     fn dtype(&self) -> &'static str {
         match &self.values {
             OutputValues::Flag(_) => "bool",
+            OutputValues::Doubles(_) => "f64",
             OutputValues::Integers(_) => "i32",
             OutputValues::Floats(tensor) => tensor.dtype().name(),
         }
@@ -166,10 +173,27 @@ impl Target {
         }
     }
 
+    /// The place of a text, which an archive holds inside.
+    fn text_of(&self, name: &str) -> PathBuf {
+        match self {
+            Self::Folder(folder) => folder.join(name),
+            Self::Archive(archive) => archive.clone(),
+        }
+    }
+
     /// Makes sure that arrays of these names can be written; a folder made for them goes again unless they are.
     pub(crate) fn open<'a>(
         self,
         names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<OpenTarget, WriteError> {
+        self.open_beside(names, None)
+    }
+
+    /// As [`Target::open`], and a text of this name beside the arrays.
+    pub(crate) fn open_beside<'a>(
+        self,
+        names: impl IntoIterator<Item = &'a str>,
+        text: Option<&str>,
     ) -> Result<OpenTarget, WriteError> {
         let folder = match &self {
             Self::Folder(folder) => folder.as_path(),
@@ -179,6 +203,7 @@ impl Target {
         match &self {
             Self::Folder(_) => {
                 names.into_iter().try_for_each(|name| staged.probe(&self.file_of(name)))?;
+                text.map_or(Ok(()), |name| staged.probe(&self.text_of(name)))?;
             }
             Self::Archive(archive) => staged.probe(archive)?,
         }
@@ -196,6 +221,15 @@ pub(crate) struct OpenTarget {
 impl OpenTarget {
     /// Writes the arrays: under temporary names first, renamed when all are complete.
     pub(crate) fn write(self, arrays: &[OutputArray]) -> Result<Vec<Written>, WriteError> {
+        self.write_beside(arrays, None)
+    }
+
+    /// As [`OpenTarget::write`], and a text of this name beside the arrays.
+    pub(crate) fn write_beside(
+        self,
+        arrays: &[OutputArray],
+        text: Option<(&str, &str)>,
+    ) -> Result<Vec<Written>, WriteError> {
         let Self { target, mut staged } = self;
         match &target {
             Target::Folder(_) => {
@@ -206,8 +240,14 @@ impl OpenTarget {
                         sink.flush()
                     })?;
                 }
+                if let Some((name, text)) = text {
+                    let write = |mut file: &fs::File| file.write_all(text.as_bytes());
+                    staged.add(&target.text_of(name), write)?;
+                }
             }
-            Target::Archive(archive) => staged.add(archive, |file| write_archive(file, arrays))?,
+            Target::Archive(archive) => {
+                staged.add(archive, |file| write_archive(file, arrays, text))?;
+            }
         }
         staged.commit()?;
         let written = |array: &OutputArray| Written {
@@ -221,17 +261,27 @@ impl OpenTarget {
 }
 
 /// Stored, not compressed, and with a fixed time: the same arrays give the same bytes.
-fn write_archive(file: &fs::File, arrays: &[OutputArray]) -> io::Result<()> {
+fn write_archive(
+    file: &fs::File,
+    arrays: &[OutputArray],
+    text: Option<(&str, &str)>,
+) -> io::Result<()> {
     let mut archive = ZipWriter::new(Latch::new(BufWriter::new(file)));
-    for array in arrays {
-        let bytes = array.shape.iter().product::<usize>() as u64 * 4;
-        let options = SimpleFileOptions::default()
+    let options = |bytes: u64| {
+        SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .last_modified_time(DateTime::default())
             .unix_permissions(0o644)
-            .large_file(bytes > u64::from(u32::MAX) / 2);
-        archive.start_file(format!("{}.npy", array.name), options)?;
+            .large_file(bytes > u64::from(u32::MAX) / 2)
+    };
+    for array in arrays {
+        let bytes = array.shape.iter().product::<usize>() as u64 * 8;
+        archive.start_file(format!("{}.npy", array.name), options(bytes))?;
         array.write(&mut archive)?;
+    }
+    if let Some((name, text)) = text {
+        archive.start_file(name, options(text.len() as u64))?;
+        archive.write_all(text.as_bytes())?;
     }
     archive.finish()?.into_result()
 }

@@ -3,13 +3,16 @@
 mod attention;
 mod mamba3;
 
+use backslang::kernels::Target;
 use backslang::runtime::{Execution, Timing};
+use backslang::shard::{Divide, Engine, Shard};
 use backslang::{Error, HostTensor};
 
 use super::failure::Result;
 use super::files::{OutputArray, Spelling};
 use super::inputs::Inputs;
 use super::plan::Outline;
+use super::shards::Identity;
 
 pub(crate) use attention::{AppendJob, AttentionBackwardJob, AttentionJob};
 pub(crate) use mamba3::{Mamba3BackwardJob, Mamba3Job};
@@ -30,6 +33,25 @@ pub(crate) trait Job {
 
     /// What would run.
     fn outline(&self) -> Result<Outline>;
+
+    /// The call, to be divided.
+    fn call(&self) -> Box<dyn Divide + '_>;
+
+    /// What the results depend on.
+    fn identity(&self) -> Identity;
+
+    /// What would run of a part.
+    fn outline_of(&self, shard: Shard) -> Result<Outline> {
+        let mut engine = Engine::nowhere(Target::TYPICAL);
+        self.call().part(shard, &mut engine)?;
+        let record = engine.into_record();
+        let shards = [("shard", shard.index()), ("shards", shard.count())];
+        Ok(Outline {
+            sizes: self.outline()?.sizes.into_iter().chain(shards).collect(),
+            launches: record.launches,
+            bytes: vec![("inputs", record.input_bytes), ("outputs", record.output_bytes)],
+        })
+    }
 
     /// The results as arrays to write.
     fn outputs(&self, results: Results) -> Vec<OutputArray> {
@@ -52,7 +74,7 @@ impl Spellings {
         Self(pairs.iter().map(|&(output, input)| (output, inputs.spelling(input))).collect())
     }
 
-    fn of(&self, output: &str) -> Spelling {
+    pub(crate) fn of(&self, output: &str) -> Spelling {
         let found = self.0.iter().find(|(name, _)| *name == output);
         found.map_or(Spelling::LITTLE, |&(_, spelling)| spelling)
     }

@@ -4,6 +4,7 @@ use backslang::kernels::Target;
 use backslang::kernels::attention::append::{self, AppendInputs, AppendPlan, Cache};
 use backslang::kernels::attention::{Geometry, Schedule};
 use backslang::runtime::{Execution, Timing};
+use backslang::shard::{Append, Divide};
 use backslang::{HostTensor, reference};
 
 use super::{INDICES, is_mla, schedule};
@@ -12,6 +13,7 @@ use crate::cli::failure::Result;
 use crate::cli::inputs::Inputs;
 use crate::cli::jobs::{Job, Resolved, Results, Spellings};
 use crate::cli::plan::{Outline, bytes};
+use crate::cli::shards::Identity;
 use crate::cli::talk::Talk;
 
 /// The resolved call.
@@ -74,6 +76,16 @@ impl Job for AppendJob {
 
     fn on_reference(&self) -> Result<Results> {
         Ok(results(&reference::attention::append(&self.inputs, &self.schedule)?))
+    }
+
+    fn call(&self) -> Box<dyn Divide + '_> {
+        Box::new(Append { inputs: &self.inputs, schedule: &self.schedule })
+    }
+
+    fn identity(&self) -> Identity {
+        let mut arrays = Vec::new();
+        self.inputs.as_ref().map(|name, tensor| arrays.push((name, tensor)));
+        Identity::default().arrays(arrays).schedule(&self.schedule)
     }
 
     fn outline(&self) -> Result<Outline> {

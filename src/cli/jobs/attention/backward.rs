@@ -6,14 +6,18 @@ use backslang::kernels::attention::{
     backward,
 };
 use backslang::runtime::{Execution, Timing};
+use backslang::shard::{AttentionBackward, Divide};
 use backslang::{Dtype, HostTensor, reference};
 
-use super::{INDICES, PARAMETERS, causal, history, history_names, is_mla, plan_bytes, scale};
+use super::{
+    INDICES, PARAMETERS, causal, history, history_names, identity, is_mla, plan_bytes, scale,
+};
 use crate::cli::args::{Algorithm, BackwardArgs, HistoryArgs};
 use crate::cli::failure::{Failure, Result};
 use crate::cli::inputs::Inputs;
 use crate::cli::jobs::{Job, Resolved, Results, Spellings, expect_shape};
 use crate::cli::plan::{Outline, bytes, bytes_of};
+use crate::cli::shards::Identity;
 use crate::cli::talk::Talk;
 
 const ARRAYS: [&str; 4] = ["q", "output_gradient", "statistics", "output"];
@@ -124,6 +128,20 @@ impl Job for AttentionBackwardJob {
             gradients: gradients.collect::<Result<_>>()?,
             statistics: HostTensor::from_f64(Dtype::F32, &outputs.statistics)?,
         }))
+    }
+
+    fn call(&self) -> Box<dyn Divide + '_> {
+        let Self { inputs, schedule, options, onto, save_statistics, .. } = self;
+        let (options, save_statistics) = (*options, *save_statistics);
+        Box::new(AttentionBackward { inputs, schedule, options, onto, save_statistics })
+    }
+
+    fn identity(&self) -> Identity {
+        let mut arrays = Vec::new();
+        self.inputs.as_ref().map(|name, tensor| arrays.push((name, tensor)));
+        let old = self.onto.iter().map(|(g, old)| (g.output_name(), old));
+        arrays.extend(old);
+        identity(arrays, &self.schedule, &self.options)
     }
 
     fn outline(&self) -> Result<Outline> {

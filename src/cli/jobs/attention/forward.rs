@@ -5,14 +5,18 @@ use backslang::kernels::attention::{
     ForwardInputs, ForwardOutputs, Geometry, Options, Plan, Schedule, forward,
 };
 use backslang::runtime::{Execution, Timing};
+use backslang::shard::{AttentionForward, Divide};
 use backslang::{Dtype, HostTensor, reference};
 
-use super::{INDICES, PARAMETERS, causal, history, history_names, is_mla, plan_bytes, scale};
+use super::{
+    INDICES, PARAMETERS, causal, history, history_names, identity, is_mla, plan_bytes, scale,
+};
 use crate::cli::args::AttentionArgs;
 use crate::cli::failure::Result;
 use crate::cli::inputs::Inputs;
 use crate::cli::jobs::{Job, Resolved, Results, Spellings};
 use crate::cli::plan::{Outline, bytes, bytes_of};
+use crate::cli::shards::Identity;
 use crate::cli::talk::Talk;
 
 /// The resolved call.
@@ -67,6 +71,17 @@ impl Job for AttentionJob {
             output: HostTensor::from_f64(self.inputs.q.dtype(), &outputs.output)?,
             statistics: HostTensor::from_f64(Dtype::F32, &outputs.statistics)?,
         }))
+    }
+
+    fn call(&self) -> Box<dyn Divide + '_> {
+        let Self { inputs, schedule, options, .. } = self;
+        Box::new(AttentionForward { inputs, schedule, options: *options })
+    }
+
+    fn identity(&self) -> Identity {
+        let mut arrays = Vec::new();
+        self.inputs.as_ref().map(|name, tensor| arrays.push((name, tensor)));
+        identity(arrays, &self.schedule, &self.options)
     }
 
     fn outline(&self) -> Result<Outline> {

@@ -5,11 +5,12 @@ mod backward;
 mod forward;
 
 use backslang::HostTensor;
-use backslang::kernels::attention::{Geometry, History, Plan, Schedule};
+use backslang::kernels::attention::{Geometry, History, Options, Plan, Schedule};
 
 use crate::cli::args::ScoreArgs;
 use crate::cli::failure::{Failure, Result};
 use crate::cli::inputs::Inputs;
+use crate::cli::shards::Identity;
 
 pub(crate) use append::AppendJob;
 pub(crate) use backward::AttentionBackwardJob;
@@ -86,6 +87,18 @@ fn scale(args: &ScoreArgs, found: &Inputs, geometry: &Geometry) -> Result<f32> {
         }
         None => Ok((1.0 / (geometry.key_dim as f64).sqrt()) as f32),
     }
+}
+
+/// What the results depend on.
+fn identity<'a>(
+    arrays: impl IntoIterator<Item = (&'static str, &'a HostTensor)>,
+    schedule: &Schedule,
+    options: &Options,
+) -> Identity {
+    Identity::default()
+        .arrays(arrays)
+        .schedule(schedule)
+        .options([("causal", options.causal.to_string()), ("scale", options.scale.to_string())])
 }
 
 /// The sizes by name.

@@ -6,14 +6,16 @@ use backslang::kernels::mamba3::preprocess::{
 };
 use backslang::kernels::mamba3::preprocess_backward::{self, Onto};
 use backslang::runtime::{Execution, Timing};
+use backslang::shard::{Divide, PreprocessBackward};
 use backslang::{HostTensor, reference};
 
-use super::{PARAMETERS, array, parameters, sizes};
+use super::{PARAMETERS, array, options, parameters, sizes};
 use crate::cli::args::Mamba3BackwardArgs;
 use crate::cli::failure::Result;
 use crate::cli::inputs::Inputs;
 use crate::cli::jobs::{Job, Resolved, Results, Spellings, expect_shape};
 use crate::cli::plan::{Outline, bytes, bytes_of};
+use crate::cli::shards::Identity;
 use crate::cli::talk::Talk;
 
 /// The outputs that can be added to.
@@ -82,6 +84,20 @@ impl Job for Mamba3BackwardJob {
         let dtype = self.inputs.projected.dtype();
         let round = |name, array| HostTensor::from_f64(dtype_of(name, dtype), array);
         Ok(results(outputs.as_ref().try_map(round)?))
+    }
+
+    fn call(&self) -> Box<dyn Divide + '_> {
+        let Self { inputs, parameters, onto, .. } = self;
+        Box::new(PreprocessBackward { inputs, parameters: *parameters, onto })
+    }
+
+    fn identity(&self) -> Identity {
+        let Onto { projected_gradient, dt_bias_gradient } = &self.onto;
+        let old = SUMS.into_iter().zip([projected_gradient, dt_bias_gradient]);
+        Identity::default()
+            .arrays(self.inputs.named())
+            .arrays(old.filter_map(|(name, old)| Some((name, old.as_ref()?))))
+            .options(options(&self.parameters))
     }
 
     fn outline(&self) -> Result<Outline> {

@@ -6,14 +6,16 @@ use backslang::kernels::mamba3::preprocess::{
 };
 use backslang::kernels::mamba3::preprocess_forward;
 use backslang::runtime::{Execution, Timing};
+use backslang::shard::{Divide, PreprocessForward};
 use backslang::{HostTensor, reference};
 
-use super::{PARAMETERS, array, parameters, sizes};
+use super::{PARAMETERS, array, options, parameters, sizes};
 use crate::cli::args::Mamba3ForwardArgs;
 use crate::cli::failure::Result;
 use crate::cli::inputs::Inputs;
 use crate::cli::jobs::{Job, Resolved, Results, Spellings};
 use crate::cli::plan::{Outline, bytes, bytes_of};
+use crate::cli::shards::Identity;
 use crate::cli::talk::Talk;
 
 const WIDTHS: [&str; 4] = ["inner_size", "bc_rows", "state_size", "rope_angles"];
@@ -71,6 +73,19 @@ impl Job for Mamba3Job {
         let dtype = self.inputs.projected.dtype();
         let round = |name, array| HostTensor::from_f64(dtype_of(name, dtype), array);
         Ok(results(outputs.as_ref().try_map(round)?))
+    }
+
+    fn call(&self) -> Box<dyn Divide + '_> {
+        let Self { inputs, widths, parameters, .. } = self;
+        Box::new(PreprocessForward { inputs, widths: *widths, parameters: *parameters })
+    }
+
+    fn identity(&self) -> Identity {
+        let Widths { inner_size, bc_rows, state_size, rope_angles } = self.widths;
+        Identity::default()
+            .arrays(self.inputs.named())
+            .options(options(&self.parameters))
+            .options(WIDTHS.into_iter().zip([inner_size, bc_rows, state_size, rope_angles]))
     }
 
     fn outline(&self) -> Result<Outline> {

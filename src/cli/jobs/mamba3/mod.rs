@@ -29,6 +29,12 @@ fn parameters(args: &ParameterArgs, found: &Inputs) -> Result<Parameters> {
     Ok(parameters)
 }
 
+/// The parameters by name.
+fn options(parameters: &Parameters) -> [(&'static str, f32); 4] {
+    let Parameters { epsilon, dt_min, dt_max, a_floor } = *parameters;
+    [("epsilon", epsilon), ("dt_min", dt_min), ("dt_max", dt_max), ("a_floor", a_floor)]
+}
+
 /// An array of the call's element type, or of float32 where it belongs to a head alone.
 fn array(found: &mut Inputs, name: &'static str, known: &[&str]) -> Result<HostTensor> {
     match dtype_of(name, Dtype::F16) {

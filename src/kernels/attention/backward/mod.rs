@@ -142,7 +142,8 @@ pub(crate) fn run_statistics<'a>(
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let statistics = runtime.tensor("statistics", Dtype::F32, &geometry.statistics_shape())?;
     let outputs = BackwardOutputs { gradients: Vec::new(), statistics };
-    let timings = execution.run(|recorder| record_call(recorder, call, &inputs, &plan, &outputs))?;
+    let timings =
+        execution.run(|recorder| record_call(recorder, call, &inputs, &plan, &outputs))?;
     Ok(Run { outputs: runtime.download(&outputs.statistics)?, timings })
 }
 
