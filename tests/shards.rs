@@ -381,7 +381,7 @@ fn a_part_takes_what_it_needs() {
     };
     let kernels = |given, shard| {
         let record = plan(given, shard);
-        record.launches.iter().map(|launch| launch.kernel.name).collect::<Vec<_>>()
+        record.launches.iter().map(|launch| launch.kernel().name).collect::<Vec<_>>()
     };
     assert_eq!(kernels(false, "0/1"), ["query_backward", "history_backward"]);
     assert_eq!(kernels(false, "1/3"), ["query_backward", "history_backward"]);

@@ -48,6 +48,8 @@ class Defect(NamedTuple):
 ATTENTION, MAMBA3, RUNTIME, EMBED, SPIRV, UNIT = map(Tests, ("attention", "mamba3", "runtime", "embed", "spirv", "lib"))
 
 HALVES = Tests("halves", "rounds_to_nearest_even")
+SHARDS = Tests("shards")
+MERGE_COMMAND = Tests("cli", "shards::")
 
 # On the forms of the kernels that the validation layer can look into; the results are right all the same.
 FORMS = ATTENTION._replace(part="golden", cargo=("--features", "forms"))
@@ -154,6 +156,24 @@ DEFECTS = [
     Defect("work that is not done in time counts as done", "src/runtime/raw/timeline.rs",
            "Err(vk::Result::TIMEOUT) => Ok(false),", "Err(vk::Result::TIMEOUT) => Ok(true),",
            RUNTIME._replace(part="wait_is_bounded")),
+    Defect("a part cuts long rows by its own sizes", "src/kernels/attention/forward/mod.rs",
+           "Call::new(&layouts, Some(output), &plan.plan, options, split)?;",
+           "Call::new(&layouts, Some(output), &plan.plan, options, split.and(None))?;",
+           SHARDS._replace(part="long_histories")),
+    Defect("the terms of parts are summed as they come", "src/shard/assembly.rs",
+           "self.terms.sort_by_key(|(units, _)| units.start);", "", SHARDS._replace(part="rows_of_its_backward")),
+    Defect("pages of a part keep the ids of the whole", "src/kernels/attention/plan.rs",
+           "(page as usize).checked_sub(first_page)", "(page as usize).checked_sub(first_page.min(0))",
+           SHARDS._replace(part="heads_and_pages")),
+    Defect("the rows of a page are those that begin there", "src/shard/slices.rs",
+           "used.any(|&page|", "used.next().is_some_and(|&page|", SHARDS._replace(part="heads_and_pages")),
+    Defect("rows of a part go to other slots", "src/shard/append.rs", "(slot(row) - slots.start) as i128",
+           "(slots.end - 1 - slot(row)) as i128", SHARDS._replace(part="append")),
+    Defect("changed parts are merged", "src/cli/shards/merge.rs", "if hash(&values) != entry.sha256 {",
+           "if hash(&values).is_empty() {", MERGE_COMMAND._replace(part="shards::parts_that_were_changed")),
+    Defect("parts of other inputs are merged", "src/cli/shards/merge.rs", "        .or_else(input)\n",
+           "        .or_else(|| input().filter(String::is_empty))\n",
+           MERGE_COMMAND._replace(part="shards::parts_of_other_calls")),
     Defect("idle memory is not given up", "src/runtime/memory.rs", " || !self.trim()", "",
            RUNTIME._replace(part="idle_memory")),
     Defect("uploads do not wait for staging", "src/runtime/transfer.rs", "oldest.wait()?;", "drop(oldest);",
