@@ -52,6 +52,8 @@ pub(super) fn start(global: &GlobalArgs, start: Start) -> Result<Duration> {
         Failure::work("bench", format!("cannot run this program once more: {error}"))
     };
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    // What there is to note, this process has noted.
+    command.arg("--quiet");
     command.args(global.device.iter().flat_map(|device| ["--device", device]));
     match (start, &global.pipeline_cache) {
         (Start::Cold, _) => {
