@@ -408,7 +408,7 @@ const LONG: &str =
 fn a_signal_stops_between_slices(_: &Runtime) {
     use rustix::process::{Pid, Signal, kill_process};
     let folder = Folder::sample("paged-attention-backward", LONG);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+    let mut command = command();
     command.args(["paged-attention-backward", "-vvv", "--slice-ms", "40", "-i", &folder.at("in")]);
     command.args(["-o", &folder.at("out")]).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -426,7 +426,7 @@ fn a_bar_shows_how_far_it_is(_: &Runtime) {
     let folder = Folder::sample("paged-attention-backward", "");
     for columns in [80, 20] {
         let words = format!("paged-attention-backward -i {}", folder.at("in"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+        let mut command = command();
         command.args(words.split(' ')).args(["-o", &folder.at("out")]).env("TERM", "xterm");
         let (text, code) = terminal::shown(columns, &mut command, false);
         assert_eq!(code, Some(0), "{text:?}");
@@ -479,13 +479,10 @@ fn all_devices_share_the_work(runtime: &Runtime) {
     let words = |out: &str| {
         format!("paged-attention-backward -i {} -o {} --json", folder.at("in"), folder.at(out))
     };
-    let alone = Command::new(env!("CARGO_BIN_EXE_backslang"))
-        .args(words("one.npz").split(' '))
-        .output()
-        .unwrap();
+    let alone = command().args(words("one.npz").split(' ')).output().unwrap();
     assert!(alone.status.success());
     let all = |out: &str, drivers: Option<&str>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_backslang"));
+        let mut command = command();
         command.args(words(out).split(' ')).args(["--device", "all"]);
         if let Some(drivers) = drivers {
             command.env("VK_DRIVER_FILES", drivers).env("VK_ICD_FILENAMES", drivers);
