@@ -75,6 +75,22 @@ pub enum Error {
         /// What was expected, naming the limit.
         expected: String,
     },
+    /// A Slang file does not compile, or its parameters are of kinds that cannot be bound.
+    #[error("{file}: {message}")]
+    Slang {
+        /// The file, as it was given.
+        file: String,
+        /// What the compiler says, with files and lines, or what was expected and found.
+        message: String,
+    },
+    /// A call of a user's kernel does not fit what the kernel declares.
+    #[error("kernel `{kernel}`: {message}")]
+    UserKernel {
+        /// The kernel's name.
+        kernel: String,
+        /// What was expected, what was found, and what there is.
+        message: String,
+    },
     /// A size does not fit the 32-bit indices of the kernels.
     #[error("{what}: {found} does not fit the kernels' 32-bit indices (at most {limit})")]
     TooLarge {
@@ -191,6 +207,8 @@ impl Error {
                 | Self::Layout { .. }
                 | Self::Parameter { .. }
                 | Self::Index { .. }
+                | Self::Slang { .. }
+                | Self::UserKernel { .. }
                 | Self::TooLarge { .. }
         )
     }
@@ -204,6 +222,8 @@ impl Error {
             Self::Layout { .. } => "layout",
             Self::Parameter { .. } => "parameter",
             Self::Index { .. } => "index",
+            Self::Slang { .. } => "slang",
+            Self::UserKernel { .. } => "user-kernel",
             Self::TooLarge { .. } => "too-large",
             Self::TensorTooLarge { .. } => "tensor-too-large",
             Self::NoLoader(_) => "no-loader",

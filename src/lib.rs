@@ -9,6 +9,8 @@ pub mod raw;
 pub mod reference;
 pub mod runtime;
 pub mod shard;
+#[cfg(feature = "slang")]
+pub mod slang;
 
 pub use error::{Error, Rejected, Result};
 pub use host::{Dtype, HostTensor};

@@ -1,5 +1,6 @@
 //! Work run to its end, in submissions of a bounded time.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::ControlFlow;
@@ -200,7 +201,7 @@ struct Sent {
     /// Of all work, what is done with it.
     done: u64,
     /// The slice, and its kernel.
-    slice: Option<(Slice, usize, &'static str)>,
+    slice: Option<(Slice, usize, Cow<'static, str>)>,
 }
 
 impl<'a, 'w> Sliced<'a, 'w> {
@@ -290,7 +291,7 @@ impl<'a, 'w> Sliced<'a, 'w> {
         &mut self,
         recorder: Recorder<'a>,
         done: u64,
-        slice: Option<(Slice, usize, &'static str)>,
+        slice: Option<(Slice, usize, Cow<'static, str>)>,
     ) -> Result<()> {
         let submission = recorder.submit()?;
         let (at, first) = (Instant::now(), self.first);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::core::Core;
 use super::grid::Piece;
 use super::heap::DUMMY_SLOT;
+use super::program::Program;
 use super::raw::{Descriptors, Device};
 use super::recorder::PushBlock;
 use super::tensor::Tensor;
@@ -56,6 +57,11 @@ impl Form {
         kernels.iter().find(|k| (k.name, k.dtype) == key).copied().unwrap_or(kernel)
     }
 
+    /// As [`Form::of`]; a kernel that was made at run time stays as it is.
+    pub(super) fn of_program(self, program: &Program) -> Program {
+        program.own().map_or_else(|| program.clone(), |kernel| self.of(kernel).into())
+    }
+
     /// Whether a kernel has bindings of its own.
     pub(super) fn is_bound(self, kernel: &'static Kernel) -> bool {
         self == Self::Plain && !std::ptr::eq(self.of(kernel), kernel)
@@ -65,8 +71,9 @@ impl Form {
     pub(super) fn own_layout(
         self,
         device: &Arc<Device>,
-        kernel: &'static Kernel,
+        program: &Program,
     ) -> Result<Option<Descriptors>> {
+        let Some(kernel) = program.own() else { return Ok(None) };
         let empty = || bindings(kernel).map(|_| None).collect::<Vec<_>>();
         self.is_bound(kernel).then(|| Descriptors::plain(device, &empty())).transpose()
     }
@@ -100,7 +107,7 @@ pub(super) fn push(kernel: &'static Kernel, block: &PushBlock, piece: Piece) -> 
     let plain = Form::Plain.of(kernel);
     let words = plain.push_fields.iter().map(|field| word(kernel, block, field.name));
     let words: Vec<u32> = words.collect::<Result<_>>()?;
-    Ok(PushBlock::new(plain, bytemuck::cast_slice(&words), true)?.at(piece))
+    Ok(PushBlock::of(bytemuck::cast_slice(&words)).of_program(&plain.into(), true)?.at(piece))
 }
 
 fn word(kernel: &Kernel, block: &PushBlock, name: &str) -> Result<u32> {

@@ -15,6 +15,7 @@
 
 #![deny(unsafe_code)]
 
+mod capability;
 mod core;
 mod execution;
 #[cfg(feature = "forms")]
@@ -28,13 +29,14 @@ mod pipeline;
 mod pipeline_cache;
 #[allow(unsafe_code)]
 mod probe;
+mod program;
 #[allow(unsafe_code)]
 mod raw;
 mod recorder;
 mod select;
 mod several;
 mod slices;
-mod spirv;
+pub(crate) mod spirv;
 pub(crate) mod strided;
 mod submission;
 mod tensor;
@@ -52,9 +54,12 @@ pub use execution::{Execution, Progress};
 #[doc(hidden)]
 pub use forms::Form;
 pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits};
+pub use program::{LoadedKernel, Program};
 pub(crate) use raw::embed;
 #[doc(hidden)]
 pub use raw::{Fault, Faults};
+#[cfg(feature = "slang")]
+pub(crate) use recorder::PushBlock;
 pub use recorder::{Access, Recorder};
 pub use select::DeviceSelector;
 pub(crate) use slices::Load;

@@ -5,12 +5,14 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::capability;
 #[cfg(feature = "forms")]
 use super::forms::Form;
 use super::heap::Heap;
 use super::info::{DeviceInfo, Limits};
 use super::lock;
 use super::pipeline_cache::PipelineFile;
+use super::program::{Identity, Program};
 use super::raw::{Device, PUSH_BYTES, Pipeline, PipelineCache, PipelineDesc};
 use super::spirv::{self, Patch};
 use crate::error::{Error, Result};
@@ -23,7 +25,7 @@ type Variants = HashMap<Box<[u32]>, Cell>;
 
 /// All pipelines of a runtime, by the kernel's identity.
 pub(super) struct Pipelines {
-    cells: Mutex<HashMap<usize, Variants>>,
+    cells: Mutex<HashMap<Identity, Variants>>,
     cache: PipelineCache,
     /// Where the cache is kept, and what was there.
     file: Option<(PipelineFile, Vec<u8>)>,
@@ -61,15 +63,15 @@ impl Pipelines {
         &self,
         heap: &Heap,
         info: &DeviceInfo,
-        kernel: &'static Kernel,
+        program: &Program,
         constants: &[u32],
     ) -> Result<Arc<Pipeline>> {
-        let cell = self.cell(kernel, constants);
+        let cell = self.cell(program, constants);
         let mut cell = lock(&cell);
         if let Some(pipeline) = &*cell {
             return Ok(pipeline.clone());
         }
-        let pipeline = Arc::new(self.make(heap, info, kernel, constants)?);
+        let pipeline = Arc::new(self.make(heap, info, program, constants)?);
         Ok(cell.insert(pipeline).clone())
     }
 
@@ -80,16 +82,16 @@ impl Pipelines {
         info: &DeviceInfo,
         wanted: &[(&'static Kernel, &[u32])],
     ) -> Result<()> {
-        let missing = |&(kernel, constants): &(_, &[u32])| {
+        let missing = |&(kernel, constants): &(&'static Kernel, &[u32])| {
             // One that another thread is making is waited for.
-            self.cell(kernel, constants).try_lock().map_or(true, |cell| cell.is_none())
+            self.cell(&kernel.into(), constants).try_lock().map_or(true, |cell| cell.is_none())
         };
         let missing: Vec<_> = wanted.iter().copied().filter(missing).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some((kernel, constants)) = missing.get(next.fetch_add(1, Ordering::Relaxed))
             {
-                self.get(heap, info, kernel, constants)?;
+                self.get(heap, info, &(*kernel).into(), constants)?;
             }
             Ok(())
         };
@@ -120,9 +122,14 @@ impl Pipelines {
         }
     }
 
-    fn cell(&self, kernel: &'static Kernel, constants: &[u32]) -> Cell {
+    /// The cell for a pipeline; those of programs that are gone go when another program's first one is made.
+    fn cell(&self, program: &Program, constants: &[u32]) -> Cell {
         let mut cells = lock(&self.cells);
-        let variants = cells.entry(std::ptr::from_ref(kernel).addr()).or_default();
+        let identity = program.identity();
+        if !cells.contains_key(&identity) {
+            cells.retain(|program, _| program.is_alive());
+        }
+        let variants = cells.entry(identity).or_default();
         match variants.get(constants) {
             Some(cell) => cell.clone(),
             None => variants.entry(constants.into()).or_default().clone(),
@@ -133,35 +140,43 @@ impl Pipelines {
         &self,
         heap: &Heap,
         info: &DeviceInfo,
-        kernel: &'static Kernel,
+        program: &Program,
         constants: &[u32],
     ) -> Result<Pipeline> {
         let unsupported = |reason: String| Error::Unsupported {
             device: info.name.clone(),
-            reason: format!("kernel `{}` ({}): {reason}", kernel.name, kernel.dtype),
+            reason: format!("{}: {reason}", program.title()),
         };
-        let workgroup = workgroup_size(kernel, constants).map_err(unsupported)?;
+        let workgroup = workgroup_size(program, constants).map_err(unsupported)?;
         check_workgroup(workgroup, self.lanes, &info.limits).map_err(unsupported)?;
         let push_limit = PUSH_BYTES.min(info.limits.max_push_constants_size);
-        if kernel.push_size > push_limit {
-            let found = kernel.push_size;
+        if program.push_size() > push_limit {
+            let found = program.push_size();
             return Err(unsupported(format!(
                 "{found} bytes of push constants, {push_limit} are allowed"
             )));
         }
         let descriptors = heap.descriptors();
         #[cfg(feature = "forms")]
-        let own = self.form.own_layout(&self.device, kernel)?;
+        let own = self.form.own_layout(&self.device, program)?;
         #[cfg(feature = "forms")]
-        let (descriptors, kernel) = (own.as_ref().unwrap_or(descriptors), self.form.of(kernel));
+        let (descriptors, program) =
+            (own.as_ref().unwrap_or(descriptors), &self.form.of_program(program));
         let patch = Patch::of(info.float_controls, info.software());
-        let module = spirv::words(kernel.spirv)
-            .and_then(|words| spirv::patch(&words, &patch))
-            .map_err(|e| unsupported(format!("its SPIR-V is damaged: {e}")))?;
-        let entry_point = CString::new(kernel.entry_point)
+        let damaged = |error| unsupported(format!("its SPIR-V is damaged: {error}"));
+        let module = program.words().map_err(damaged)?;
+        let lacking = capability::lacking(&module).map_err(damaged)?;
+        if !lacking.is_empty() {
+            let lacking = lacking.join(", ");
+            return Err(unsupported(format!(
+                "it needs what devices are not opened with: {lacking}"
+            )));
+        }
+        let module = spirv::patch(&module, &patch).map_err(damaged)?;
+        let entry_point = CString::new(program.entry_point())
             .map_err(|_| unsupported("its entry point's name has a zero byte".into()))?;
         let constants: Vec<_> =
-            kernel.constants.iter().map(|c| c.id).zip(constants.iter().copied()).collect();
+            program.constant_ids().into_iter().zip(constants.iter().copied()).collect();
         let desc = PipelineDesc {
             spirv: &module,
             entry_point: &entry_point,
@@ -170,8 +185,8 @@ impl Pipelines {
             full_subgroups: can_be_full(workgroup, self.lanes),
         };
         let (pipeline, cached) = Pipeline::new(&self.device, descriptors, &self.cache, &desc)
-            .map_err(|error| unmade(error, kernel))?;
-        tracing::debug!(kernel = kernel.name, dtype = kernel.dtype, ?constants, cached, "pipeline");
+            .map_err(|error| unmade(error, program))?;
+        tracing::debug!(kernel = program.title(), ?constants, cached, "pipeline");
         if !cached {
             self.compiled.store(true, Ordering::Relaxed);
         }
@@ -180,8 +195,8 @@ impl Pipelines {
 }
 
 /// Names the kernel whose pipeline could not be made.
-fn unmade(error: Error, kernel: &Kernel) -> Error {
-    let of = format!("kernel `{}` ({})", kernel.name, kernel.dtype);
+fn unmade(error: Error, program: &Program) -> Error {
+    let of = program.title();
     match error {
         Error::OutOfMemory { place, what, asked, available } => {
             Error::OutOfMemory { place, what: format!("{of}: {what}"), asked, available }
@@ -192,21 +207,22 @@ fn unmade(error: Error, kernel: &Kernel) -> Error {
 }
 
 /// The workgroup's size under these specialization constants.
-fn workgroup_size(kernel: &Kernel, constants: &[u32]) -> Result<[u32; 3], String> {
-    if constants.len() != kernel.constants.len() {
-        let (expected, found) = (kernel.constants.len(), constants.len());
+fn workgroup_size(program: &Program, constants: &[u32]) -> Result<[u32; 3], String> {
+    let ids = program.constant_ids();
+    if constants.len() != ids.len() {
+        let (expected, found) = (ids.len(), constants.len());
         return Err(format!("expected {expected} specialization constants, found {found}"));
     }
     let mut size = [1; 3];
-    for (size, axis) in size.iter_mut().zip(kernel.workgroup_size) {
+    for (size, axis) in size.iter_mut().zip(program.workgroup_size()) {
         *size = match axis {
             Axis::Fixed(n) => n,
-            Axis::Constant(id) => kernel
-                .constants
-                .iter()
-                .position(|c| c.id == id)
-                .map(|i| constants[i])
-                .ok_or_else(|| format!("no specialization constant has the id {id}"))?,
+            Axis::Constant(id) => {
+                ids.iter()
+                    .position(|known| *known == id)
+                    .map(|i| constants[i])
+                    .ok_or_else(|| format!("no specialization constant has the id {id}"))?
+            }
         };
     }
     Ok(size)
@@ -263,8 +279,8 @@ mod tests {
 
     #[test]
     fn workgroup_sizes_come_from_constants() {
-        assert_eq!(workgroup_size(&KERNEL, &[7, 64]), Ok([64, 2, 1]));
-        assert!(workgroup_size(&KERNEL, &[64]).unwrap_err().contains("expected 2"));
+        assert_eq!(workgroup_size(&Program::from(&KERNEL), &[7, 64]), Ok([64, 2, 1]));
+        assert!(workgroup_size(&Program::from(&KERNEL), &[64]).unwrap_err().contains("expected 2"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Recording of commands into one submission.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use super::grid::{self, Piece};
 use super::hazard::Barrier;
 use super::hazard::{Hazards, Stages, Touch};
 use super::heap::DUMMY_SLOT;
+use super::program::Program;
 #[cfg(feature = "forms")]
 use super::raw::Descriptors;
 use super::raw::embed::Links;
@@ -25,6 +27,7 @@ use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
 use super::timing::Stamps;
 use crate::error::{Error, Result};
+#[cfg(feature = "forms")]
 use crate::manifest::Kernel;
 
 /// Records fills and dispatches, which then run in order as one submission.
@@ -73,7 +76,7 @@ pub(super) enum Command {
 
 /// A checked dispatch.
 pub(super) struct Dispatch {
-    kernel: &'static Kernel,
+    program: Program,
     pipeline: Arc<Pipeline>,
     block: PushBlock,
     tensors: Vec<Tensor>,
@@ -84,17 +87,17 @@ pub(super) struct Dispatch {
 
 impl Command {
     /// What timings call it.
-    pub(super) fn label(&self) -> &'static str {
+    pub(super) fn label(&self) -> Cow<'static, str> {
         match self {
-            Self::Fill { .. } => "fill",
+            Self::Fill { .. } => "fill".into(),
             Self::Dispatch(dispatch) => dispatch.label(),
         }
     }
 }
 
 impl Dispatch {
-    pub(super) fn label(&self) -> &'static str {
-        self.kernel.name
+    pub(super) fn label(&self) -> Cow<'static, str> {
+        self.program.label()
     }
 
     /// The same for all dispatches of a kernel with the same constants.
@@ -112,7 +115,7 @@ impl Dispatch {
 pub(super) struct Recording {
     pub(super) commands: Commands,
     pub(super) stamps: Stamps,
-    kernels: Vec<&'static str>,
+    kernels: Vec<Program>,
     tensors: Vec<Tensor>,
     staging: Vec<Arc<Pooled>>,
     #[cfg(feature = "forms")]
@@ -134,7 +137,13 @@ impl Recording {
 
     /// The names of its kernels, each once.
     pub(super) fn summary(&self) -> String {
-        if self.kernels.is_empty() { "copies".into() } else { self.kernels.join(", ") }
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.kernels.iter().map(Program::name) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.is_empty() { "copies".into() } else { names.join(", ") }
     }
 }
 
@@ -314,9 +323,10 @@ impl<'a> Recorder<'a> {
         self.end("fill")
     }
 
-    /// Runs a kernel over a grid of `groups` workgroups along x and y.
+    /// Runs a kernel over a grid of `groups` workgroups along x and y: one of this crate's, or a [`Program`] that was made
+    /// at run time.
     ///
-    /// `constants` are the bits of the kernel's specialization constants, in the manifest's order. `push` makes the
+    /// `constants` are the bits of the kernel's specialization constants, in the order of its interface. `push` makes the
     /// push-constant block, with heap indices from [`Access`]. A grid beyond the device's limit is split into several
     /// dispatches; `first_group_x` and `first_group_y` of the block then say where each one starts. An empty grid
     /// records nothing.
@@ -332,7 +342,7 @@ impl<'a> Recorder<'a> {
     #[allow(unsafe_code)]
     pub unsafe fn dispatch<P: Pod>(
         &mut self,
-        kernel: &'static Kernel,
+        kernel: impl Into<Program>,
         constants: &[u32],
         groups: [usize; 2],
         push: impl FnOnce(&mut Access<'_>) -> P,
@@ -348,11 +358,29 @@ impl<'a> Recorder<'a> {
     #[allow(unsafe_code)]
     pub(crate) unsafe fn dispatch_loaded<P: Pod>(
         &mut self,
-        kernel: &'static Kernel,
+        kernel: impl Into<Program>,
         constants: &[u32],
         groups: [usize; 2],
         load: impl FnOnce() -> Load,
         push: impl FnOnce(&mut Access<'_>) -> P,
+    ) -> Result<()> {
+        let push = |access: &mut Access<'_>| PushBlock::of(bytemuck::bytes_of(&push(access)));
+        // SAFETY: the caller's.
+        unsafe { self.dispatch_block(&kernel.into(), constants, groups, load, push) }
+    }
+
+    /// As [`Recorder::dispatch_loaded`], with a block whose layout is known at run time only.
+    ///
+    /// # Safety
+    /// As for [`Recorder::dispatch`].
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn dispatch_block(
+        &mut self,
+        program: &Program,
+        constants: &[u32],
+        groups: [usize; 2],
+        load: impl FnOnce() -> Load,
+        push: impl FnOnce(&mut Access<'_>) -> PushBlock,
     ) -> Result<()> {
         let core = self.core();
         if groups.contains(&0) {
@@ -371,15 +399,16 @@ impl<'a> Recorder<'a> {
         if let Some(error) = failure {
             return Err(error);
         }
-        let block = PushBlock::new(kernel, bytemuck::bytes_of(&block), pieces.len() > 1)?;
-        let pipeline = core.pipelines.get(&core.heap, &core.info, kernel, constants)?;
+        let block = block.of_program(program, pieces.len() > 1)?;
+        let pipeline = core.pipelines.get(&core.heap, &core.info, program, constants)?;
         // A pipeline that the layer objects to may bring the driver down when it runs.
         core.check()?;
 
         // Within 32 bits, or there were no pieces.
         let grid = groups.map(|n| n as u32);
         let load = if self.kept.is_some() { load() } else { Load::Even(1) };
-        let dispatch = Dispatch { kernel, pipeline, block, tensors, touches, grid, load };
+        let program = program.clone();
+        let dispatch = Dispatch { program, pipeline, block, tensors, touches, grid, load };
         match &mut self.kept {
             Some(kept) => {
                 kept.push(Command::Dispatch(Box::new(dispatch)));
@@ -391,19 +420,19 @@ impl<'a> Recorder<'a> {
 
     /// Records pieces of a dispatch.
     pub(super) fn encode(&mut self, dispatch: &Dispatch, pieces: &[Piece]) -> Result<()> {
-        let Dispatch { kernel, pipeline, block, tensors, touches, .. } = dispatch;
+        let Dispatch { program, pipeline, block, tensors, touches, .. } = dispatch;
         self.start()?;
         self.order(Stages::COMPUTE, touches);
         if !self.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, pipeline)) {
             self.recording.commands.bind(pipeline);
             self.bound = Some(pipeline.clone());
         }
-        self.run(kernel, block, tensors, pieces)?;
+        self.run(program, block, tensors, pieces)?;
         tensors.iter().for_each(|tensor| self.keep(tensor));
-        if !self.recording.kernels.contains(&kernel.name) {
-            self.recording.kernels.push(kernel.name);
+        if !self.recording.kernels.contains(program) {
+            self.recording.kernels.push(program.clone());
         }
-        self.end(kernel.name)
+        self.end(program.label())
     }
 
     /// Records commands that were kept, uncut.
@@ -424,14 +453,14 @@ impl<'a> Recorder<'a> {
     #[cfg_attr(not(feature = "forms"), allow(unused_variables, clippy::unnecessary_wraps))]
     fn run(
         &mut self,
-        kernel: &'static Kernel,
+        program: &Program,
         block: &PushBlock,
         tensors: &[Tensor],
         pieces: &[Piece],
     ) -> Result<()> {
         let core = self.core();
         #[cfg(feature = "forms")]
-        if core.form.is_bound(kernel) {
+        if let Some(kernel) = program.own().filter(|kernel| core.form.is_bound(kernel)) {
             return self.run_bound(kernel, block, tensors, pieces);
         }
         for piece in pieces {
@@ -581,13 +610,13 @@ impl<'a> Recorder<'a> {
         stamps.start(commands, &|| core.queries())
     }
 
-    fn end(&mut self, label: &'static str) -> Result<()> {
+    fn end(&mut self, label: impl Into<Cow<'static, str>>) -> Result<()> {
         let core = self.core();
         if !self.timed {
             return Ok(());
         }
         let Recording { stamps, commands, .. } = &mut self.recording;
-        stamps.end(label, commands, &|| core.queries())
+        stamps.end(label.into(), commands, &|| core.queries())
     }
 }
 
@@ -624,44 +653,46 @@ fn foreign(tensor: &str) -> Error {
 }
 
 /// The bytes of a push-constant block.
-#[derive(Clone, Copy)]
-pub(super) struct PushBlock {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PushBlock {
     bytes: [u8; PUSH_BYTES as usize],
+    /// Of the block, which is too large when this is more than there are.
     length: usize,
     /// Where `first_group_x` and `first_group_y` are.
     first: Option<[usize; 2]>,
 }
 
 impl PushBlock {
-    pub(super) fn new(kernel: &Kernel, block: &[u8], split: bool) -> Result<Self> {
+    /// The block of these bytes.
+    pub(crate) fn of(block: &[u8]) -> Self {
         let mut bytes = [0; PUSH_BYTES as usize];
-        let length = block.len();
-        if length != kernel.push_size as usize || length > bytes.len() || !length.is_multiple_of(4)
-        {
+        let kept = block.len().min(bytes.len());
+        bytes[..kept].copy_from_slice(&block[..kept]);
+        Self { bytes, length: block.len(), first: None }
+    }
+
+    /// The block, held against what the program declares.
+    pub(super) fn of_program(self, program: &Program, split: bool) -> Result<Self> {
+        let Self { bytes, length, .. } = self;
+        let (size, name) = (program.push_size(), program.name());
+        if length != size as usize || length > bytes.len() || !length.is_multiple_of(4) {
             return Err(Error::Parameter {
                 name: "push constants",
-                expected: format!(
-                    "{} bytes for `{}`, at most {PUSH_BYTES}",
-                    kernel.push_size, kernel.name
-                ),
+                expected: format!("{size} bytes for `{name}`, at most {PUSH_BYTES}"),
                 found: format!("{length} bytes"),
             });
         }
-        bytes[..length].copy_from_slice(block);
-        let offset = |field| {
-            let offset = kernel.push_offset(field)? as usize;
-            (offset + 4 <= length).then_some(offset)
-        };
-        let first = offset("first_group_x").zip(offset("first_group_y")).map(<[usize; 2]>::from);
+        let first = program.first_group().map(|offsets| offsets.map(|offset| offset as usize));
+        let first = first.filter(|offsets| offsets.iter().all(|offset| offset + 4 <= length));
         if split && first.is_none() {
             return Err(Error::Parameter {
                 name: "push constants",
                 expected: "first_group_x and first_group_y, for the grid exceeds one dispatch"
                     .into(),
-                found: format!("neither in `{}`", kernel.name),
+                found: format!("neither in `{name}`"),
             });
         }
-        Ok(Self { bytes, length, first })
+        Ok(Self { first, ..self })
     }
 
     /// The block for one piece of the grid.
@@ -673,6 +704,6 @@ impl PushBlock {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        &self.bytes[..self.length.min(self.bytes.len())]
     }
 }

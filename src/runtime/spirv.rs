@@ -57,7 +57,7 @@ impl Patch {
 
 /// Why bytes are no SPIR-V module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(crate) enum Malformed {
     #[error("the module's length is no multiple of four bytes, or it has no header")]
     Length,
     #[error("the module does not start with the SPIR-V magic number")]
@@ -132,6 +132,23 @@ fn push_kept_loop(out: &mut Vec<u32>, merge: u32, target: u32, control: u32, lit
     let length = 4 + kept.len() as u32;
     out.extend([length << 16 | OP_LOOP_MERGE, merge, target, control & !dropped | DONT_UNROLL]);
     out.extend(kept);
+}
+
+/// The instructions of a module, each with its place.
+#[cfg(feature = "slang")]
+pub(crate) fn instructions(
+    module: &[u32],
+) -> Result<impl Iterator<Item = Result<(usize, &[u32]), Malformed>>, Malformed> {
+    match module.split_at_checked(HEADER) {
+        None => Err(Malformed::Length),
+        Some((&[MAGIC, ..], rest)) => Ok(Instructions::new(rest, HEADER)),
+        Some(_) => Err(Malformed::Magic),
+    }
+}
+
+/// The numbers of the capabilities that a module declares.
+pub(super) fn capabilities(module: &[u32]) -> Result<Vec<u32>, Malformed> {
+    Layout::read(module).map(|layout| layout.capabilities)
 }
 
 /// Where things are in a module, and what it states.

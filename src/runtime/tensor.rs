@@ -239,7 +239,7 @@ impl Tensor {
     }
 
     /// Whether it is all of its memory.
-    pub(super) fn is_root(&self) -> bool {
+    pub(crate) fn is_root(&self) -> bool {
         let storage = self.0.window.as_ref().map(|window| window.storage.bytes);
         self.offset() == 0 && storage.is_none_or(|bytes| bytes == self.bytes())
     }

@@ -1,5 +1,6 @@
 //! GPU times from timestamps.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::error::Result;
 #[non_exhaustive]
 pub struct Timing {
     /// The kernel's name; `fill` or `copy` for those.
-    pub kernel: &'static str,
+    pub kernel: Cow<'static, str>,
     /// From the end of the command before to its own end. Software drivers compile a kernel when it first runs, and that
     /// counts here too.
     pub gpu: Duration,
@@ -22,7 +23,7 @@ pub struct Timing {
 pub(super) struct Stamps {
     pools: Vec<Queries>,
     /// What each interval between two stamps is.
-    labels: Vec<&'static str>,
+    labels: Vec<Cow<'static, str>>,
     count: u32,
 }
 
@@ -39,7 +40,7 @@ impl Stamps {
     /// Ends the interval called `label`.
     pub(super) fn end(
         &mut self,
-        label: &'static str,
+        label: Cow<'static, str>,
         commands: &mut Commands,
         source: &dyn Fn() -> Result<Queries>,
     ) -> Result<()> {
@@ -74,7 +75,8 @@ impl Stamps {
         }
         let (bits, period) = device.timestamps();
         let gaps = ticks.windows(2).map(|pair| elapsed(pair[0], pair[1], bits, period));
-        Ok(self.labels.iter().zip(gaps).map(|(&kernel, gpu)| Timing { kernel, gpu }).collect())
+        let named = self.labels.iter().cloned().zip(gaps);
+        Ok(named.map(|(kernel, gpu)| Timing { kernel, gpu }).collect())
     }
 
     /// The pools, for reuse.

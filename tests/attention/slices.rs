@@ -38,7 +38,7 @@ pub(crate) fn slices_share_bits(_: &Runtime) {
             });
             let sliced = run(execution, &olds);
             assert_same(&sliced.outputs, &whole.outputs, &format!("slices of {groups}"));
-            let kernels = [&sliced, &whole].map(|run| run.timings.iter().map(|t| t.kernel));
+            let kernels = [&sliced, &whole].map(|run| run.timings.iter().map(|t| &t.kernel));
             assert!(kernels[0].clone().eq(kernels[1].clone()), "{groups}");
             assert!(fractions.is_sorted() && fractions.len() > 3, "{fractions:?}");
             assert_eq!([fractions[0], fractions[fractions.len() - 1]], [0.0, 1.0]);

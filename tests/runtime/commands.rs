@@ -131,7 +131,7 @@ fn every_command_is_timed(runtime: &Runtime) -> Outcome {
     let mut recorder = runtime.recorder()?.untimed();
     mix(&mut recorder, [&tensor, &tensor], [1, 1], [1, 0])?;
     assert!(recorder.submit()?.timings()?.is_empty());
-    let names: Vec<_> = timings.iter().map(|t| t.kernel).collect();
+    let names: Vec<_> = timings.iter().map(|t| &*t.kernel).collect();
     assert_eq!(names, ["mix", "fill", "mix"]);
     let sum: Duration = timings.iter().map(|t| t.gpu).sum();
     assert!(timings[2].gpu > Duration::from_micros(100) && sum <= wall, "{timings:?} {wall:?}");

@@ -55,7 +55,7 @@ fn hold(execution: Execution<'_>, grid: [usize; 2]) -> Outcome {
     let what = format!("{grid:?} {execution:?}");
     let (words, timings) = steps(execution, grid)?;
     assert!(words == expected(grid[0] * grid[1]), "{what}");
-    let kernels: Vec<_> = timings.iter().map(|timing| timing.kernel).collect();
+    let kernels: Vec<_> = timings.iter().map(|timing| &*timing.kernel).collect();
     let all = ["fill", "fill", "mix", "mix", "fill", "mix", "mix", "fill"];
     assert_eq!(kernels, if timed { &all[..] } else { &[] }, "{what}");
     assert!(timings.iter().all(|timing| timing.kernel != "mix" || timing.gpu > Duration::ZERO));

@@ -28,6 +28,7 @@ pub(super) use instance::Instance;
 pub(super) use physical::Physical;
 pub(super) use pipeline::{Pipeline, PipelineCache, PipelineDesc};
 pub(super) use query::Queries;
+pub(super) use requirements::capabilities;
 pub(super) use timeline::Timeline;
 
 use crate::error::{Error, Result};

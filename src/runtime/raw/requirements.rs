@@ -15,7 +15,6 @@ struct Requirement {
     name: &'static str,
     need: Need,
     /// The SPIR-V capability that it stands for; `None` where the runtime itself needs it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "held against the modules in tests"))]
     capability: Option<u32>,
 }
 
@@ -128,6 +127,13 @@ const REQUIREMENTS: &[Requirement] = &[
         modern!(PhysicalDeviceSubgroupSizeControlFeatures, compute_full_subgroups),
     ),
 ];
+
+/// The SPIR-V capabilities that every device is opened with.
+pub(in crate::runtime) fn capabilities() -> impl Iterator<Item = u32> {
+    /// Every Vulkan device with compute shaders has it.
+    const SHADER: u32 = 1;
+    REQUIREMENTS.iter().filter_map(|requirement| requirement.capability).chain([SHADER])
+}
 
 /// The names of what a device lacks that offers these features and subgroup operations.
 ///
@@ -289,8 +295,6 @@ mod tests {
     use crate::manifest::KERNELS;
 
     const OP_CAPABILITY: u32 = 2 << 16 | 17;
-    /// Every Vulkan device with compute shaders has it.
-    const SHADER: u32 = 1;
 
     fn subgroups(
         operations: vk::SubgroupFeatureFlags,
@@ -317,9 +321,7 @@ mod tests {
                 (instruction[0] == OP_CAPABILITY).then_some(instruction[1])
             }));
         }
-        let required: BTreeSet<u32> =
-            REQUIREMENTS.iter().filter_map(|r| r.capability).chain([SHADER]).collect();
-        assert_eq!(declared, required);
+        assert_eq!(declared, capabilities().collect());
     }
 
     type V12 = vk::PhysicalDeviceVulkan12Features<'static>;
