@@ -108,7 +108,7 @@ fn perform<J: Job>(
 }
 
 /// A folder keeps its other files, but an archive is replaced: with its inputs, were it one of them.
-fn keep_inputs(input: &InputArgs, target: &Target) -> Result<()> {
+pub(super) fn keep_inputs(input: &InputArgs, target: &Target) -> Result<()> {
     let Target::Archive(archive) = target else { return Ok(()) };
     let Ok(place) = archive.canonicalize() else { return Ok(()) };
     if input.inputs.iter().any(|path| path.canonicalize().is_ok_and(|path| path == place)) {

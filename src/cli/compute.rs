@@ -125,7 +125,7 @@ fn longest(records: &[Record]) -> Option<Duration> {
 }
 
 /// A queue without timestamps gives none.
-fn time(timings: &[Timing]) -> Option<Duration> {
+pub(crate) fn time(timings: &[Timing]) -> Option<Duration> {
     for timing in timings {
         tracing::info!("{}: {:.3} ms", timing.kernel, timing.gpu.as_secs_f64() * 1e3);
     }

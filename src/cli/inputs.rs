@@ -8,6 +8,8 @@ use backslang::{Dtype, HostTensor};
 use super::alike;
 use super::args::InputArgs;
 use super::failure::{Failure, Result};
+#[cfg(feature = "slang")]
+use super::files::Numbers;
 use super::files::{Catalog, Entry, FileError, Spelling, Wanted, excerpt};
 use super::progress::Step;
 use super::talk::Talk;
@@ -80,6 +82,26 @@ impl Inputs {
     /// An array that is float32 in every call, and that may be there.
     pub(crate) fn optional_singles(&mut self, name: &'static str) -> Result<Option<HostTensor>> {
         self.read(name, Wanted::Always(Dtype::F32))
+    }
+
+    /// An array of any type that a kernel may take: floats as they are, or integers as 32-bit words.
+    #[cfg(feature = "slang")]
+    pub(crate) fn any(&self, name: &str) -> Result<Option<(HostTensor, Spelling)>> {
+        let Some(entry) = self.catalog.get(name) else { return Ok(None) };
+        let _step = self.reading(name);
+        match entry.numbers(self.wanted).map_err(|error| fault(name, entry, error))? {
+            Numbers::Floats(tensor, spelling) => Ok(Some((tensor, spelling))),
+            Numbers::Integers(shape, values) => {
+                let words = narrowed(name, &values)?;
+                Ok(Some((HostTensor::from_words(words).reshape(&shape)?, Spelling::LITTLE)))
+            }
+        }
+    }
+
+    /// The names that were spelled out with `--in`.
+    #[cfg(feature = "slang")]
+    pub(crate) fn spelled(&self) -> &[String] {
+        &self.spelled
     }
 
     fn read(&mut self, name: &'static str, wanted: Wanted) -> Result<Option<HostTensor>> {
@@ -223,6 +245,19 @@ impl Inputs {
         let list = names.collect::<Vec<_>>().join(", ");
         if count > MOST { format!("{list} and {} more", count - MOST) } else { list }
     }
+}
+
+/// The bits of integers, each of which has to fit 32 bits with or without a sign.
+#[cfg(feature = "slang")]
+fn narrowed(name: &str, values: &[i128]) -> Result<Vec<u32>> {
+    let word = |(index, &value): (usize, &i128)| {
+        let signed = i32::try_from(value).map(i32::cast_unsigned);
+        signed.or_else(|_| u32::try_from(value)).map_err(|_| {
+            let message = format!("array `{name}`: element {index} is {value}: expected 32 bits");
+            Failure::input("index", message)
+        })
+    };
+    values.iter().enumerate().map(word).collect()
 }
 
 fn fault(name: &str, entry: &Entry, error: FileError) -> Failure {

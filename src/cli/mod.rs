@@ -17,6 +17,8 @@ mod place;
 mod plan;
 mod progress;
 mod report;
+#[cfg(feature = "slang")]
+mod run;
 mod sample;
 mod shards;
 mod talk;
@@ -54,6 +56,17 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+#[cfg(feature = "slang")]
+use run::run as user_kernel;
+
+/// `run`, where there is no compiler.
+#[cfg(not(feature = "slang"))]
+fn user_kernel(_: &args::RunArgs, _: &args::GlobalArgs, _: &Talk) -> Result<Report> {
+    let message =
+        "run: this build has no Slang compiler (build it with `cargo build --features slang`)";
+    Err(failure::Failure::usage(message))
+}
+
 fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
     let global = &cli.global;
     if let Command::Kernels | Command::Sample(_) | Command::Completions(_) | Command::Merge(_) =
@@ -68,6 +81,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::PagedAppend(args) => commands::append(args, global, talk),
         Command::PagedAttentionBackward(args) => commands::attention_backward(args, global, talk),
         Command::HistoryBackward(args) => commands::history(args, global, talk),
+        Command::Run(args) => user_kernel(args, global, talk),
         Command::Devices => listings::devices(global),
         Command::Kernels => Ok(listings::kernels()),
         Command::Sample(sample) => sample::write(sample, talk),

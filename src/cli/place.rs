@@ -70,6 +70,12 @@ impl Place {
         self
     }
 
+    /// Whether the layer is asked to look into kernels.
+    #[cfg(feature = "slang")]
+    pub(crate) fn looks_into_kernels(&self) -> bool {
+        matches!(self, Self::Device { options, .. } | Self::All(options) if options.validation.gpu)
+    }
+
     /// The devices that are asked for, opened one after the other; none where that is the reference.
     pub(crate) fn open_each(&self) -> Result<Vec<Runtime>> {
         match self {

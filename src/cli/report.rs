@@ -43,7 +43,10 @@ pub(crate) fn finish(
         Err(failure) => (Report::default(), Some(failure)),
     };
     if let Some(failure) = &failure {
-        talk.error(&failure.message);
+        match failure.kind {
+            "slang" => talk.error_lines(&failure.message),
+            _ => talk.error(&failure.message),
+        }
     }
     let printed = if talk.json {
         write(&format!("{}\n", object(command, wall, &report, failure.as_ref())))

@@ -57,6 +57,16 @@ impl Talk {
         say("error", message);
     }
 
+    /// An error that the Slang compiler has more than a line to say of.
+    pub(crate) fn error_lines(self, message: &str) {
+        let mut text = String::from("error: ");
+        for line in message.trim_end().lines() {
+            text += &escaped(line.trim_end().chars());
+            text.push('\n');
+        }
+        let _ = Aside.write_all(text.as_bytes());
+    }
+
     /// Something worth knowing.
     pub(crate) fn note(self, message: &str) {
         if !self.quiet {

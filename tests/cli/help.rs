@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::harness::{command, outcome, run};
 
-pub(crate) const COMMANDS: [&str; 21] = [
+pub(crate) const COMMANDS: &[&str] = &[
     "",
     "mamba3-preprocess",
     "paged-attention",
@@ -26,6 +26,8 @@ pub(crate) const COMMANDS: [&str; 21] = [
     "bench host",
     "merge",
     "completions",
+    #[cfg(feature = "slang")]
+    "run",
 ];
 
 pub(crate) fn help(command: &str, flag: &str) -> String {
@@ -69,7 +71,7 @@ fn flags_are_explained_with_their_defaults() {
             assert!(said.starts_with(|c: char| c.is_uppercase() || c == '`'), "{flag}: {said}");
             let told = ["[default: ", "By default", "Needed unless"];
             let told = told.iter().any(|words| said.contains(words));
-            let required = command.starts_with("sample") || command == "merge";
+            let required = command.starts_with("sample") || *command == "merge";
             let required = required && flag.ends_with("--output <PATH>");
             assert!(told || required || !flag.contains('<'), "{command}: {flag}: {said}");
         }

@@ -4,6 +4,7 @@ mod attention;
 mod bench;
 mod files;
 mod mamba3;
+mod run;
 mod sample;
 mod values;
 
@@ -20,6 +21,7 @@ pub(crate) use attention::{
 pub(crate) use bench::{BenchCommand, HostBenchArgs};
 pub(crate) use files::{FileArgs, InputArgs, MergeArgs};
 pub(crate) use mamba3::{Mamba3BackwardArgs, Mamba3ForwardArgs, ParameterArgs};
+pub(crate) use run::RunArgs;
 pub(crate) use sample::{
     AppendSizes, AttentionSizes, CacheSizes, Mamba3Sizes, SampleArgs, SampleCommand,
 };
@@ -166,6 +168,9 @@ pub(crate) enum Command {
     /// Gradients of the KV cache alone, from saved statistics when given
     #[command(after_long_help = attention::HISTORY_ARRAYS)]
     HistoryBackward(HistoryArgs),
+    /// Run a kernel of your own: compile its Slang file, and bind its parameters by name
+    #[command(after_long_help = run::ABOUT, hide = !cfg!(feature = "slang"))]
+    Run(RunArgs),
     /// List the Vulkan devices, and what each lacks
     #[command(after_long_help = DEVICES)]
     Devices,
@@ -204,6 +209,7 @@ impl Command {
             Self::PagedAppend(_) => "paged-append",
             Self::PagedAttentionBackward(_) => "paged-attention-backward",
             Self::HistoryBackward(_) => "history-backward",
+            Self::Run(_) => "run",
             Self::Devices => "devices",
             Self::Kernels => "kernels",
             Self::Sample(_) => "sample",

@@ -34,6 +34,16 @@ pub(crate) enum Entry {
     },
 }
 
+/// An array of any type that a kernel may take.
+#[cfg(feature = "slang")]
+#[derive(Debug)]
+pub(crate) enum Numbers {
+    /// Floats, and how they are spelled in the file.
+    Floats(HostTensor, Spelling),
+    /// Shape and elements.
+    Integers(Vec<usize>, Vec<i128>),
+}
+
 impl Catalog {
     /// Adds the arrays of a folder or of a `.npz` archive; a name seen before now means these.
     pub(crate) fn add(&mut self, path: &Path) -> Result<(), FileError> {
@@ -104,6 +114,19 @@ impl Entry {
         self.visit(|header, available, _| {
             available.check(&header)?;
             Ok(header.shape)
+        })
+    }
+
+    /// The array as what it is.
+    #[cfg(feature = "slang")]
+    pub(crate) fn numbers(&self, wanted: Wanted) -> Result<Numbers, FileError> {
+        self.visit(|header, available, reader| {
+            if wanted.is_met_by_integers(&header.descr) {
+                let values = data::integers(&header, available, reader)?;
+                return Ok(Numbers::Integers(header.shape, values));
+            }
+            let tensor = data::floats(&header, wanted.beside(&header.descr), available, reader)?;
+            Ok(Numbers::Floats(tensor, header.descr.spelling()))
         })
     }
 

@@ -22,6 +22,8 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
+#[cfg(feature = "slang")]
+pub(crate) use catalog::Numbers;
 pub(crate) use catalog::{Catalog, Entry, text_in};
 pub(crate) use descr::Spelling;
 #[cfg(any(unix, windows))]

@@ -39,6 +39,24 @@ impl Wanted {
         }
     }
 
+    /// Whether an array is one of integers, where those are taken as well.
+    #[cfg(feature = "slang")]
+    pub(super) fn is_met_by_integers(self, descr: &Descr) -> bool {
+        match descr.kind {
+            Kind::Signed => true,
+            Kind::Unsigned => !(self == Self::Flag(Dtype::Bf16) && descr.size == Some(2)),
+            _ => false,
+        }
+    }
+
+    /// As which floats an array is read beside others: bfloat16 is asked for where a file cannot say it, and leaves other
+    /// arrays as they are.
+    #[cfg(feature = "slang")]
+    pub(super) fn beside(self, descr: &Descr) -> Self {
+        let told = self == Self::Flag(Dtype::Bf16) && descr.kind == Kind::Float;
+        if told { Self::Any } else { self }
+    }
+
     /// The type found, and what to do about it.
     fn words(self, descr: &Descr) -> String {
         match (descr.kind, descr.size) {

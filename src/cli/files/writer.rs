@@ -35,6 +35,9 @@ pub(crate) enum OutputValues {
     Doubles(Vec<f64>),
     /// int32.
     Integers(Vec<i32>),
+    /// uint32.
+    #[cfg(feature = "slang")]
+    Words(Vec<u32>),
     /// One bool.
     Flag(bool),
 }
@@ -88,6 +91,10 @@ impl OutputArray {
             OutputValues::Integers(values) => {
                 self.write_words::<4>(sink, bytemuck::cast_slice(values))
             }
+            #[cfg(feature = "slang")]
+            OutputValues::Words(values) => {
+                self.write_words::<4>(sink, bytemuck::cast_slice(values))
+            }
             OutputValues::Floats(tensor) if tensor.dtype().is_half() => {
                 self.write_words::<2>(sink, tensor.bytes())
             }
@@ -132,6 +139,10 @@ impl OutputArray {
             OutputValues::Doubles(_) => self.spelling.doubles(),
             OutputValues::Integers(_) if self.spelling.order == ByteOrder::Big => ">i4",
             OutputValues::Integers(_) => "<i4",
+            #[cfg(feature = "slang")]
+            OutputValues::Words(_) if self.spelling.order == ByteOrder::Big => ">u4",
+            #[cfg(feature = "slang")]
+            OutputValues::Words(_) => "<u4",
             OutputValues::Floats(tensor) => self.spelling.descr(tensor.dtype()),
         }
     }
@@ -141,6 +152,8 @@ impl OutputArray {
             OutputValues::Flag(_) => "bool",
             OutputValues::Doubles(_) => "f64",
             OutputValues::Integers(_) => "i32",
+            #[cfg(feature = "slang")]
+            OutputValues::Words(_) => "u32",
             OutputValues::Floats(tensor) => tensor.dtype().name(),
         }
     }
