@@ -57,7 +57,7 @@ impl Outline {
             }
             text.push('\n');
         }
-        let Target { lanes, max_workgroup } = Target::TYPICAL;
+        let Target { lanes, max_workgroup, .. } = Target::TYPICAL;
         text += &format!(
             "for subgroups of {lanes} and workgroups of at most {max_workgroup} invocations\n"
         );

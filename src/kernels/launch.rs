@@ -65,6 +65,13 @@ impl Launch {
         self.groups
     }
 
+    /// Dispatches that its grid comes to.
+    pub fn dispatches(&self, target: Target) -> u64 {
+        let [x, y] = [0, 1]
+            .map(|axis| (self.groups[axis] as u64).div_ceil(target.max_groups[axis].max(1).into()));
+        x.saturating_mul(y)
+    }
+
     pub(super) fn record<P: Pod>(
         &self,
         recorder: &mut Recorder<'_>,
@@ -100,16 +107,30 @@ pub struct Target {
     pub lanes: u32,
     /// Most invocations of a workgroup.
     pub max_workgroup: u32,
+    /// Most bytes that a kernel sees of a tensor at a time.
+    pub max_binding: u64,
+    /// Most workgroups of one dispatch along x and y.
+    pub max_groups: [u32; 2],
 }
 
 impl Target {
     /// A common GPU, for when there is no device at hand.
-    pub const TYPICAL: Self = Self { lanes: 32, max_workgroup: 1024 };
+    pub const TYPICAL: Self = Self {
+        lanes: 32,
+        max_workgroup: 1024,
+        max_binding: (1 << 32) - 4,
+        max_groups: [i32::MAX as u32, 65_535],
+    };
 
     /// That of a runtime's device.
     pub fn of(runtime: &Runtime) -> Self {
         let (lanes, limits) = (runtime.lanes(), &runtime.device().limits);
         let subgroups = limits.max_compute_workgroup_subgroups.saturating_mul(lanes);
-        Self { lanes, max_workgroup: limits.max_compute_work_group_invocations.min(subgroups) }
+        Self {
+            lanes,
+            max_workgroup: limits.max_compute_work_group_invocations.min(subgroups),
+            max_binding: runtime.largest_binding(),
+            max_groups: [0, 1].map(|axis| limits.max_compute_work_group_count[axis]),
+        }
     }
 }

@@ -4,6 +4,7 @@ mod index_range;
 mod launch;
 mod layout;
 mod tensors;
+mod windows;
 
 pub mod attention;
 pub mod mamba3;

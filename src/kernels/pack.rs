@@ -1,11 +1,14 @@
 //! Rounding of f32 scratch into a tensor of halves, where rows are no whole number of words.
 
-use super::{Launch, Target, for_dtype};
+use super::{Launch, Layout, Target, for_dtype};
 use crate::error::Result;
 use crate::host::Dtype;
 use crate::kernels::index_range::narrow;
 use crate::manifest::pack;
 use crate::runtime::{Recorder, Tensor};
+
+/// The kernel.
+pub(super) const NAME: &str = pack::F16.name;
 
 /// Packs `elements` elements into a tensor of `dtype`, called `array`, or adds them to what it holds.
 pub(super) fn launch(
@@ -22,14 +25,15 @@ pub(super) fn launch(
     })
 }
 
-/// Records a launch of [`launch`].
+/// Records a launch of [`launch`] onto a tensor called `array`.
 pub(super) fn record(
     recorder: &mut Recorder<'_>,
     launch: &Launch,
     source: &Tensor,
-    target: &Tensor,
+    (array, target): (&'static str, &Tensor),
 ) -> Result<()> {
     use pack::Push;
+    Layout::from(target).expect_dense(array)?;
     let push = Push {
         elements: narrow("elements to pack", (source.bytes() / 4) as usize)?,
         ..Push::default()

@@ -54,6 +54,8 @@ pub(super) struct Strain {
     pub(super) guard: AtomicU64,
     /// Nanoseconds that a wait may take, where not 0.
     pub(super) wait: AtomicU64,
+    /// Most bytes of a binding, where not 0.
+    pub(super) binding: AtomicU64,
 }
 
 /// Submissions that the device may still be working on, oldest first.
@@ -375,13 +377,14 @@ impl Core {
         first
     }
 
-    /// A slot of the heap; when none is free, first whatever finished submissions held is let go.
-    pub(super) fn slot(&self, buffer: &Buffer, bytes: Range<u64>) -> Result<u32> {
-        if let Some(slot) = self.heap.take(buffer, bytes.clone()) {
-            return Ok(slot);
+    /// The first of consecutive slots of the heap, one a binding; when so many are not free, first whatever finished
+    /// submissions held is let go.
+    pub(super) fn slots(&self, bindings: &[(&Buffer, Range<u64>)]) -> Result<u32> {
+        if let Some(first) = self.heap.take(bindings) {
+            return Ok(first);
         }
         self.wait_all()?;
-        self.heap.take(buffer, bytes).ok_or_else(|| self.heap.full())
+        self.heap.take(bindings).ok_or_else(|| self.heap.full())
     }
 
     /// Names what was running when the device was lost: what is in flight, else what was to be.

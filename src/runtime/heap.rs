@@ -1,4 +1,4 @@
-//! The bindless heap: one slot a tensor.
+//! The bindless heap: one slot a tensor, or consecutive ones for a tensor that needs several bindings.
 
 use std::ops::{Range, RangeFrom};
 use std::sync::{Arc, Mutex};
@@ -55,19 +55,23 @@ impl Heap {
         slots.fresh - 1 - slots.returned.len() as u32
     }
 
-    /// Takes a slot for bytes of a buffer that outlives it; `None` when all are taken.
-    pub(super) fn take(&self, buffer: &Buffer, bytes: Range<u64>) -> Option<u32> {
+    /// Takes consecutive slots for bytes of buffers that outlive them; `None` when so many are not left in a row.
+    pub(super) fn take(&self, bindings: &[(&Buffer, Range<u64>)]) -> Option<u32> {
         let mut slots = lock(&self.slots);
-        let slot = slots.take()?;
-        self.descriptors.write(slot, buffer, bytes);
-        Some(slot)
+        let first = slots.take(bindings.len() as u32)?;
+        for (slot, (buffer, bytes)) in (first..).zip(bindings) {
+            self.descriptors.write(slot, buffer, bytes.clone());
+        }
+        Some(first)
     }
 
-    /// Gives a slot back that no command in flight uses.
-    pub(super) fn give(&self, slot: u32) {
+    /// Gives slots back that no command in flight uses.
+    pub(super) fn give(&self, taken: Range<u32>) {
         let mut slots = lock(&self.slots);
-        self.descriptors.write(slot, &self.dummy, 0..DUMMY_BYTES);
-        slots.give(slot);
+        for slot in taken {
+            self.descriptors.write(slot, &self.dummy, 0..DUMMY_BYTES);
+            slots.give(slot);
+        }
     }
 
     /// The error for a full heap.
@@ -90,15 +94,26 @@ impl Slots {
         Self { fresh: DUMMY_SLOT + 1, returned: Vec::new(), total }
     }
 
-    fn take(&mut self) -> Option<u32> {
-        if let Some(slot) = self.returned.pop() {
+    /// The first of `count` consecutive slots.
+    fn take(&mut self, count: u32) -> Option<u32> {
+        if count == 1
+            && let Some(slot) = self.returned.pop()
+        {
             return Some(slot);
         }
         let slot = self.fresh;
-        (slot < self.total).then(|| {
-            self.fresh += 1;
-            slot
-        })
+        if count <= self.total - slot {
+            self.fresh += count;
+            return Some(slot);
+        }
+        self.take_returned(count as usize)
+    }
+
+    fn take_returned(&mut self, count: usize) -> Option<u32> {
+        self.returned.sort_unstable();
+        let is_run = |run: &[u32]| run.iter().zip(run[0]..).all(|(slot, place)| *slot == place);
+        let at = self.returned.windows(count).position(is_run)?;
+        self.returned.drain(at..at + count).next()
     }
 
     fn give(&mut self, slot: u32) {
@@ -113,10 +128,21 @@ mod tests {
     #[test]
     fn slots_are_distinct_until_given_back() {
         let mut slots = Slots::new(4);
-        assert_eq!([slots.take(), slots.take(), slots.take()], [Some(1), Some(2), Some(3)]);
-        assert_eq!(slots.take(), None);
+        assert_eq!([slots.take(1), slots.take(1), slots.take(1)], [Some(1), Some(2), Some(3)]);
+        assert_eq!(slots.take(1), None);
         slots.give(2);
-        assert_eq!(slots.take(), Some(2));
-        assert_eq!(slots.take(), None);
+        assert_eq!(slots.take(1), Some(2));
+        assert_eq!(slots.take(1), None);
+    }
+
+    #[test]
+    fn several_slots_are_consecutive() {
+        let mut slots = Slots::new(8);
+        assert_eq!([slots.take(3), slots.take(2)], [Some(1), Some(4)]);
+        assert_eq!(slots.take(3), None);
+        [5, 2, 1].into_iter().for_each(|slot| slots.give(slot));
+        assert_eq!(slots.take(3), None);
+        assert_eq!([slots.take(2), slots.take(2), slots.take(2)], [Some(6), Some(1), None]);
+        assert_eq!([slots.take(1), slots.take(1)], [Some(5), None]);
     }
 }

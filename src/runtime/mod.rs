@@ -25,6 +25,7 @@ mod hazard;
 mod heap;
 mod info;
 mod memory;
+pub(crate) mod parts;
 mod pipeline;
 mod pipeline_cache;
 #[allow(unsafe_code)]
@@ -267,9 +268,12 @@ impl Runtime {
 
     /// A tensor in device memory, contents undefined. Errors call it `name`.
     ///
+    /// One that is larger than a binding of the device lies in several buffers, each a whole number of rows
+    /// ([`Tensor::binding_elements`]).
+    ///
     /// # Errors
-    /// [`Error::TensorTooLarge`] before anything is allocated, [`Error::OutOfMemory`] and [`Error::HeapFull`], after
-    /// which the runtime goes on.
+    /// [`Error::OutOfMemory`], before anything is allocated where the device never has so much, and
+    /// [`Error::HeapFull`], after which the runtime goes on.
     pub fn tensor(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Tensor> {
         let tensor = Tensor::new(&self.core, name, dtype, shape)?;
         if self.core.strain.guard.load(Ordering::Relaxed) > 0 {
@@ -280,12 +284,26 @@ impl Runtime {
         Ok(tensor)
     }
 
-    /// Fails where [`Runtime::tensor`] would because a binding cannot hold such a tensor; allocates nothing.
+    /// Fails where [`Runtime::tensor`] would because the device never has so much memory; allocates nothing.
     ///
     /// # Errors
-    /// [`Error::TensorTooLarge`].
+    /// [`Error::OutOfMemory`].
     pub fn check_size(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<()> {
         tensor::byte_size(&self.core, name, dtype, shape).map(drop)
+    }
+
+    /// As [`Runtime::check_size`] for a tensor that is of use in one binding alone.
+    ///
+    /// # Errors
+    /// Also [`Error::TensorTooLarge`].
+    pub fn check_binding(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<()> {
+        let bytes = tensor::byte_size(&self.core, name, dtype, shape)?;
+        tensor::check_binding(&self.core, name, bytes)
+    }
+
+    /// Bytes that a kernel sees of a tensor at a time: what is larger lies in several buffers.
+    pub fn largest_binding(&self) -> u64 {
+        tensor::largest_binding(&self.core)
     }
 
     /// A tensor in device memory with the contents of one in host memory, which is free at return.
@@ -412,6 +430,13 @@ impl Runtime {
     #[doc(hidden)]
     pub fn guard_tensors(&self, words: u32) {
         self.core.strain.guard.store(4 * u64::from(words), Ordering::Relaxed);
+    }
+
+    /// Lets no buffer of tensors made from now on, so no binding, have more than `bytes` bytes, for tests: small tensors
+    /// then lie in several buffers. 0 for the device's own limit.
+    #[doc(hidden)]
+    pub fn limit_bindings(&self, bytes: u64) {
+        self.core.strain.binding.store(bytes, Ordering::Relaxed);
     }
 
     /// Whether the words behind a tensor are as they were made.

@@ -183,6 +183,18 @@ impl Access<'_> {
         self.touch(tensor, true)
     }
 
+    /// The heap index of a tensor that the kernel reads and that may need several bindings
+    /// ([`Tensor::binding_elements`]): those have consecutive indices, of which this is the first.
+    pub fn read_parts(&mut self, tensor: &Tensor) -> u32 {
+        let slot = self.slots(tensor, false);
+        self.or_dummy(slot)
+    }
+
+    /// As [`Access::read_parts`] where there is a tensor, else as [`Access::unused`].
+    pub fn read_parts_if(&mut self, tensor: Option<&Tensor>) -> u32 {
+        tensor.map_or(self.unused(), |tensor| self.read_parts(tensor))
+    }
+
     /// As [`Access::read`] where there is a tensor, else as [`Access::unused`].
     pub fn read_if(&mut self, tensor: Option<&Tensor>) -> u32 {
         tensor.map_or(self.unused(), |tensor| self.read(tensor))
@@ -199,15 +211,30 @@ impl Access<'_> {
     }
 
     fn touch(&mut self, tensor: &Tensor, write: bool) -> u32 {
-        let slot = match tensor.belongs_to(self.core) {
-            true => tensor.slot(),
-            false => Err(foreign(tensor.name())),
-        };
-        self.touches.extend(touch(tensor, write));
+        let slot = self.slots(tensor, write).and_then(|slot| match tensor.binding_elements() {
+            None => Ok(slot),
+            Some(_) => Err(tensor.beyond_a_binding()),
+        });
+        self.or_dummy(slot)
+    }
+
+    fn slots(&mut self, tensor: &Tensor, write: bool) -> Result<u32> {
+        self.touches.extend(touches(tensor, write));
         if write {
             self.written.push(self.tensors.len());
         }
         self.tensors.push(tensor.clone());
+        if !tensor.belongs_to(self.core) {
+            return Err(foreign(tensor.name()));
+        }
+        #[cfg(feature = "forms")]
+        if tensor.binding_elements().is_some() && self.core.form == super::Form::Plain {
+            return Err(tensor.beyond_a_binding());
+        }
+        tensor.slot()
+    }
+
+    fn or_dummy(&mut self, slot: Result<u32>) -> u32 {
         slot.unwrap_or_else(|error| {
             self.failure.get_or_insert(error);
             DUMMY_SLOT
@@ -235,8 +262,8 @@ impl Access<'_> {
     }
 }
 
-fn touch(tensor: &Tensor, write: bool) -> Option<Touch> {
-    tensor.memory().map(|(buffer, bytes)| Touch { buffer: buffer.id(), bytes, write })
+fn touches(tensor: &Tensor, write: bool) -> impl Iterator<Item = Touch> {
+    tensor.memory().map(move |(_, buffer, bytes)| Touch { buffer: buffer.id(), bytes, write })
 }
 
 impl<'a> Recorder<'a> {
@@ -306,7 +333,10 @@ impl<'a> Recorder<'a> {
     /// failures of the device.
     pub fn fill(&mut self, tensor: &Tensor, word: u32) -> Result<()> {
         self.check_owner(tensor)?;
-        let Some((buffer, bytes)) = tensor.memory() else { return Ok(()) };
+        let touches: Vec<_> = touches(tensor, true).collect();
+        if touches.is_empty() {
+            return Ok(());
+        }
         check_whole(tensor)?;
         tensor.check_copies(true)?;
         if let Some(kept) = &mut self.kept {
@@ -314,11 +344,10 @@ impl<'a> Recorder<'a> {
             return Ok(());
         }
         self.start()?;
-        self.order(
-            Stages::TRANSFER,
-            &[Touch { buffer: buffer.id(), bytes: bytes.clone(), write: true }],
-        );
-        self.recording.commands.fill(buffer, bytes.start, bytes.end - bytes.start, word);
+        self.order(Stages::TRANSFER, &touches);
+        for (_, buffer, bytes) in tensor.memory() {
+            self.recording.commands.fill(buffer, bytes.start, bytes.end - bytes.start, word);
+        }
         self.keep(tensor);
         self.end("fill")
     }
@@ -494,9 +523,15 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Copies staged bytes to places of a tensor's buffer, one after the other.
-    pub(super) fn copy_in(&mut self, from: Arc<Pooled>, to: &Tensor, places: &[Range<u64>]) {
-        if let (Some(source), Some((target, _))) = (from.get(), to.memory()) {
+    /// Copies staged bytes to places of a part of a tensor, one after the other.
+    pub(super) fn copy_in(
+        &mut self,
+        from: Arc<Pooled>,
+        to: &Tensor,
+        part: usize,
+        places: &[Range<u64>],
+    ) {
+        if let (Some(source), Some(target)) = (from.get(), to.part(part)) {
             self.order_copy(target, places, true);
             self.recording.commands.copy(source, target, regions(places));
             self.keep(to);
@@ -504,9 +539,15 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Copies places of the buffer that a tensor lies in to where the host can read them, one after the other.
-    pub(super) fn copy_out(&mut self, from: &Tensor, places: &[Range<u64>], to: Arc<Pooled>) {
-        if let (Some((source, _)), Some(target)) = (from.memory(), to.get()) {
+    /// Copies places of a part of a tensor to where the host can read them, one after the other.
+    pub(super) fn copy_out(
+        &mut self,
+        from: &Tensor,
+        part: usize,
+        places: &[Range<u64>],
+        to: Arc<Pooled>,
+    ) {
+        if let (Some(source), Some(target)) = (from.part(part), to.get()) {
             self.order_copy(source, places, false);
             let back = regions(places).map(|[staged, place, bytes]| [place, staged, bytes]);
             self.recording.commands.copy(source, target, back);

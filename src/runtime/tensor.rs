@@ -10,7 +10,7 @@ use super::core::Core;
 use super::heap::DUMMY_SLOT;
 use super::lock;
 use super::raw::{Buffer, Memory};
-use super::strided;
+use super::{parts, strided};
 use crate::error::{Error, Result};
 use crate::host::Dtype;
 
@@ -49,35 +49,26 @@ struct Inner {
     core: Arc<Core>,
 }
 
-/// What kernels see of a storage, through a slot of its own.
+/// What kernels see of a storage, through slots of its own: one for each part that it reaches.
 struct Window {
     storage: Arc<Storage>,
     /// The bytes that are the tensor's, widened to words.
     bytes: Range<u64>,
-    /// Where the binding begins: at or before them, as aligned as the device asks for.
+    /// Where the first binding begins: at or before them, as aligned as the device asks for; where there are several
+    /// bindings, with its part.
     start: u64,
-    /// The slot, taken when it is first needed.
+    /// The first slot, taken when it is first needed.
     slot: OnceLock<u32>,
 }
 
-/// The memory of a tensor that is no view.
+/// The memory of a tensor that is no view: bytes counted through all of its parts, each a buffer of its own.
 pub(super) struct Storage {
-    buffer: Pooled,
+    parts: Vec<Pooled>,
+    /// Bytes of each part but the last.
+    part_bytes: u64,
     bytes: u64,
-    /// Bytes behind those, for tests.
+    /// Bytes behind each part, for tests.
     guard: u64,
-}
-
-impl Storage {
-    /// A caller's buffer.
-    pub(super) fn of_caller(core: &Arc<Core>, buffer: Buffer) -> Self {
-        let bytes = buffer.bytes();
-        Self { buffer: Pooled { buffer: Some(buffer), core: core.clone() }, bytes, guard: 0 }
-    }
-
-    pub(super) fn buffer(&self) -> Option<&Buffer> {
-        self.buffer.get()
-    }
 }
 
 /// Callers' buffers that are in use, by their handles: all tensors of one share its storage, so that their hazards meet.
@@ -101,8 +92,15 @@ impl Imports {
 impl Tensor {
     /// A new tensor, contents undefined.
     pub(super) fn new(core: &Arc<Core>, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Self> {
-        let bytes = byte_size(core, name, dtype, shape)?;
-        let window = if bytes == 0 { None } else { Some(Window::new(core, name, bytes)?) };
+        let window = match byte_size(core, name, dtype, shape)? {
+            0 => None,
+            bytes => {
+                let most = largest_binding(core) as usize / dtype.size();
+                let part = (parts::elements(shape, most) * dtype.size()) as u64;
+                let part = if bytes <= largest_binding(core) { u64::MAX } else { part };
+                Some(Window::new(core, name, bytes, part)?)
+            }
+        };
         let strides = strided::dense(shape).into();
         let (name, shape, core) = (name.into(), shape.into(), core.clone());
         Ok(Self(Arc::new(Inner { name, dtype, shape, strides, offset: 0, window, core })))
@@ -118,6 +116,7 @@ impl Tensor {
         place: u64,
     ) -> Result<Self> {
         let (bytes, size) = (byte_size(core, name, dtype, shape)?, dtype.size() as u64);
+        check_binding(core, name, bytes)?;
         let refuse = |name, expected, found| Err(Error::Parameter { name, expected, found });
         if !place.is_multiple_of(size) {
             let expected = format!("a multiple of the {size} bytes of an element of `{name}`");
@@ -293,8 +292,20 @@ impl Tensor {
         }))
     }
 
+    /// Of a tensor that kernels see through several bindings: the elements from the start of one to the start of the
+    /// next, counted in the memory that the tensor shares with others. `None` of one that a single binding shows.
+    ///
+    /// A tensor that is larger than a binding lies in several buffers. Each but the last has as many elements, a whole
+    /// number of rows, whichever axes are taken for a row; of 128 rows where so many fit. Calls of this crate take such
+    /// tensors as others, but where errors tell otherwise.
+    pub fn binding_elements(&self) -> Option<usize> {
+        let window = self.0.window.as_ref().filter(|window| window.parts().len() > 1)?;
+        Some(window.storage.part_bytes as usize / self.dtype().size())
+    }
+
     /// Where the first element lies, in elements from the start of what kernels see of the memory. It is 0 but for views
-    /// that begin at a place which is not aligned as the device wants bindings to be.
+    /// that begin at a place which is not aligned as the device wants bindings to be, or in the midst of the first of
+    /// several bindings.
     pub fn binding_offset(&self) -> usize {
         let start = self.0.window.as_ref().map_or(0, |window| window.start as usize);
         if start == 0 { self.offset() } else { self.offset() - start / self.dtype().size() }
@@ -305,7 +316,7 @@ impl Tensor {
         Arc::ptr_eq(&self.0.core, core)
     }
 
-    /// The heap slot; the dummy's when the tensor is empty.
+    /// The heap slot, or the first of those of several bindings; the dummy's when the tensor is empty.
     pub(super) fn slot(&self) -> Result<u32> {
         match &self.0.window {
             Some(window) => window.slot(&self.0.core),
@@ -313,40 +324,60 @@ impl Tensor {
         }
     }
 
-    /// The buffer and the bytes of it from the tensor's first to its last, widened to words; `None` when it is empty.
-    pub(super) fn memory(&self) -> Option<(&Buffer, Range<u64>)> {
-        let window = self.0.window.as_ref()?;
-        Some((window.storage.buffer.get()?, window.bytes.clone()))
+    /// Of each part that it reaches: its number, its buffer and the bytes of that from the tensor's first to its last,
+    /// widened to words; none when it is empty.
+    pub(super) fn memory(&self) -> impl Iterator<Item = (usize, &Buffer, Range<u64>)> {
+        let window = self.0.window.iter();
+        window.flat_map(|window| {
+            let parts = window.parts().map(|part| (part, window.within_part(part)));
+            parts.filter_map(|(part, bytes)| Some((part, window.storage.parts[part].get()?, bytes)))
+        })
     }
 
     /// Fails when it lies in a caller's buffer that copies cannot read, or write.
     pub(super) fn check_copies(&self, write: bool) -> Result<()> {
-        match self.memory() {
-            Some((buffer, _)) => buffer.check_copies(self.name(), write),
-            None => Ok(()),
-        }
+        self.memory().try_for_each(|(_, buffer, _)| buffer.check_copies(self.name(), write))
     }
 
-    /// The buffer and the bytes of it that a binding shows to kernels.
+    /// The buffer of a part.
+    pub(super) fn part(&self, part: usize) -> Option<&Buffer> {
+        self.0.window.as_ref()?.storage.parts.get(part)?.get()
+    }
+
+    /// The buffer and the bytes of it that the one binding shows to kernels.
     #[cfg(feature = "forms")]
     pub(super) fn bound(&self) -> Option<(&Buffer, Range<u64>)> {
-        let window = self.0.window.as_ref()?;
-        Some((window.storage.buffer.get()?, window.start..window.bytes.end))
+        self.0.window.as_ref()?.bindings().into_iter().next()
     }
 
-    /// What lies behind the memory that the tensor is of, for tests.
-    pub(super) fn guard(&self) -> Option<Range<u64>> {
-        let storage = &self.0.window.as_ref()?.storage;
-        let end = storage.bytes.next_multiple_of(WORD);
-        Some(end..end + storage.guard)
+    /// The error where several bindings are of no use.
+    pub(super) fn beyond_a_binding(&self) -> Error {
+        let bytes = self.0.window.as_ref().map_or(0, |w| w.bytes.end - w.bytes.start);
+        too_large(&self.0.core, self.name(), bytes)
     }
 
-    /// Ranges of bytes of [`Tensor::memory`]'s buffer, in the order of the elements, of at most `most` bytes each.
-    pub(super) fn pieces(&self, most: usize) -> impl Iterator<Item = Range<u64>> {
+    /// What lies behind each part of the memory that the tensor is of, for tests.
+    pub(super) fn guards(&self) -> Vec<(usize, Range<u64>)> {
+        let Some(storage) = self.0.window.as_ref().map(|window| &window.storage) else {
+            return Vec::new();
+        };
+        let guard = |part| (part, storage.end_of(part)..storage.end_of(part) + storage.guard);
+        let parts = if storage.guard > 0 { storage.parts.len() } else { 0 };
+        (0..parts).map(guard).collect()
+    }
+
+    /// Ranges of bytes of the parts' buffers, with the parts' numbers, in the order of the elements, of at most `most`
+    /// bytes each.
+    pub(super) fn pieces(&self, most: usize) -> impl Iterator<Item = (usize, Range<u64>)> {
         let (offset, size) = (self.offset(), self.dtype().size());
         let bytes = move |i: usize| ((offset + i) * size) as u64;
+        let part_bytes = self.0.window.as_ref().map_or(u64::MAX, |w| w.storage.part_bytes);
         strided::pieces(self.shape(), self.strides(), most / size)
             .map(move |piece| bytes(piece.start)..bytes(piece.end))
+            .flat_map(move |piece| {
+                let parts = piece.start / part_bytes..=(piece.end - 1) / part_bytes;
+                parts.map(move |part| (part as usize, clip(&piece, part, part_bytes)))
+            })
     }
 
     /// An identity that differs from that of every tensor alive.
@@ -365,14 +396,49 @@ impl fmt::Debug for Tensor {
     }
 }
 
-impl Window {
-    fn new(core: &Arc<Core>, name: &str, bytes: u64) -> Result<Self> {
-        // A kernel that reads the last 16-bit element reads the word around it.
+/// What of a range of bytes lies in a part, from the part's start on.
+fn clip(bytes: &Range<u64>, part: u64, part_bytes: u64) -> Range<u64> {
+    let first = part * part_bytes;
+    bytes.start.max(first) - first..(bytes.end - first).min(part_bytes)
+}
+
+impl Storage {
+    /// A caller's buffer.
+    pub(super) fn of_caller(core: &Arc<Core>, buffer: Buffer) -> Self {
+        let bytes = buffer.bytes();
+        let parts = vec![Pooled { buffer: Some(buffer), core: core.clone() }];
+        Self { parts, part_bytes: u64::MAX, bytes, guard: 0 }
+    }
+
+    /// A caller's buffer, which is all of it.
+    pub(super) fn buffer(&self) -> Option<&Buffer> {
+        self.parts.first()?.get()
+    }
+
+    fn new(core: &Arc<Core>, name: &str, bytes: u64, part_bytes: u64) -> Result<Self> {
         let guard = core.strain.guard.load(Ordering::Relaxed);
-        let end = bytes.next_multiple_of(WORD) + guard;
-        let buffer = Pooled::new(core, Memory::Device, end, name)?;
-        let storage = Arc::new(Storage { buffer, bytes, guard });
-        let window = Self { storage, bytes: 0..end, start: 0, slot: OnceLock::new() };
+        let mut storage = Self { parts: Vec::new(), part_bytes, bytes, guard };
+        for part in 0..bytes.div_ceil(part_bytes) as usize {
+            let size = storage.end_of(part) + guard;
+            let buffer = Pooled::new(core, Memory::Device, size, name);
+            storage.parts.push(buffer.map_err(|error| of_all(error, bytes))?);
+        }
+        Ok(storage)
+    }
+
+    /// The bytes of a part. A kernel that reads the last 16-bit element reads the word around it.
+    fn end_of(&self, part: usize) -> u64 {
+        let first = part as u64 * self.part_bytes;
+        (self.bytes - first).min(self.part_bytes).next_multiple_of(WORD)
+    }
+}
+
+impl Window {
+    /// The window onto all of a new storage, and onto what is behind each part of it.
+    fn new(core: &Arc<Core>, name: &str, bytes: u64, part_bytes: u64) -> Result<Self> {
+        let storage = Arc::new(Storage::new(core, name, bytes, part_bytes)?);
+        let bytes = 0..bytes.next_multiple_of(WORD);
+        let window = Self { storage, bytes, start: 0, slot: OnceLock::new() };
         window.slot(core)?;
         Ok(window)
     }
@@ -380,34 +446,64 @@ impl Window {
     /// The window onto a part of a storage.
     fn within(core: &Core, storage: &Arc<Storage>, bytes: Range<u64>) -> Self {
         let alignment = core.info.limits.min_storage_buffer_offset_alignment.max(WORD);
-        Self {
+        let part = bytes.start / storage.part_bytes * storage.part_bytes;
+        let mut window = Self {
             storage: storage.clone(),
-            start: bytes.start / alignment * alignment,
+            start: part,
             bytes: bytes.start / WORD * WORD..bytes.end.next_multiple_of(WORD),
             slot: OnceLock::new(),
+        };
+        if window.parts().len() == 1 {
+            window.start += (bytes.start - part) / alignment * alignment;
         }
+        window
+    }
+
+    /// The parts that it reaches.
+    fn parts(&self) -> Range<usize> {
+        let part = |byte: u64| (byte / self.storage.part_bytes) as usize;
+        part(self.bytes.start)..part(self.bytes.end - 1) + 1
+    }
+
+    /// Its bytes in one of these parts; with the guard when it is all that there is.
+    fn within_part(&self, part: usize) -> Range<u64> {
+        let bytes = clip(&self.bytes, part as u64, self.storage.part_bytes);
+        let whole = self.bytes.end - self.bytes.start >= self.storage.bytes;
+        bytes.start..bytes.end + if whole { self.storage.guard } else { 0 }
+    }
+
+    /// What each binding shows.
+    fn bindings(&self) -> Vec<(&Buffer, Range<u64>)> {
+        let binding = |part: usize| {
+            let start = self.start.saturating_sub(part as u64 * self.storage.part_bytes);
+            Some((self.storage.parts[part].get()?, start..self.within_part(part).end))
+        };
+        self.parts().filter_map(binding).collect()
     }
 
     fn slot(&self, core: &Core) -> Result<u32> {
         if let Some(slot) = self.slot.get() {
             return Ok(*slot);
         }
-        let Some(buffer) = self.storage.buffer.get() else { return Ok(DUMMY_SLOT) };
-        let taken = core.slot(buffer, self.start..self.bytes.end)?;
+        let taken = core.slots(&self.bindings())?;
         let slot = *self.slot.get_or_init(|| taken);
         if slot != taken {
             // Another thread was first.
-            core.heap.give(taken);
+            core.heap.give(self.slots_from(taken));
         }
         Ok(slot)
+    }
+
+    fn slots_from(&self, first: u32) -> Range<u32> {
+        first..first + self.parts().len() as u32
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Before the buffer goes back to the pool. Recordings hold their tensors until the device is done.
-        if let Some(slot) = self.slot.take() {
-            self.storage.buffer.core.heap.give(slot);
+        // Before the buffers go back to the pool. Recordings hold their tensors until the device is done.
+        if let (Some(slot), [part, ..]) = (self.slot.take(), &self.storage.parts[..]) {
+            part.core.heap.give(self.slots_from(slot));
         }
     }
 }
@@ -444,25 +540,53 @@ impl Drop for Pooled {
     }
 }
 
-/// The bytes of a tensor, held against the limit of a binding before anything is allocated.
-pub(super) fn byte_size(core: &Core, name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64> {
+/// Bytes of the largest binding, which is one buffer's.
+pub(super) fn largest_binding(core: &Core) -> u64 {
     let limits = &core.info.limits;
     let limit = limits
         .max_storage_buffer_range
         .min(limits.max_buffer_size)
-        .min(limits.max_memory_allocation_size)
-        / WORD
-        * WORD;
+        .min(limits.max_memory_allocation_size);
+    let limit = match core.strain.binding.load(Ordering::Relaxed) {
+        0 => limit,
+        strain => limit.min(strain),
+    };
+    limit / WORD * WORD
+}
+
+/// The bytes of a tensor, held against the device's memory before anything is allocated.
+pub(super) fn byte_size(core: &Core, name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64> {
+    let limit = core.info.memory;
     let bytes = shape.iter().try_fold(dtype.size() as u64, |n, &d| n.checked_mul(d as u64));
     match bytes {
         Some(bytes) if bytes <= limit => Ok(bytes),
         // An empty axis makes the tensor empty whatever the others are.
         _ if shape.contains(&0) => Ok(0),
-        _ => Err(Error::TensorTooLarge {
-            tensor: name.into(),
-            bytes: bytes.unwrap_or(u64::MAX),
-            limit,
-            device: core.info.name.clone(),
+        _ => Err(Error::OutOfMemory {
+            place: "device",
+            what: format!("`{name}`"),
+            asked: Some(bytes.unwrap_or(u64::MAX)),
+            available: Some(limit),
         }),
+    }
+}
+
+/// Holds the bytes of a tensor against the limit of a binding.
+pub(super) fn check_binding(core: &Core, name: &str, bytes: u64) -> Result<()> {
+    if bytes <= largest_binding(core) { Ok(()) } else { Err(too_large(core, name, bytes)) }
+}
+
+fn too_large(core: &Core, name: &str, bytes: u64) -> Error {
+    let device = core.info.name.clone();
+    Error::TensorTooLarge { tensor: name.into(), bytes, limit: largest_binding(core), device }
+}
+
+/// The error of an allocation as that of all that it was a part of.
+fn of_all(error: Error, bytes: u64) -> Error {
+    match error {
+        Error::OutOfMemory { place, what, asked: Some(_), available } => {
+            Error::OutOfMemory { place, what, asked: Some(bytes), available }
+        }
+        other => other,
     }
 }

@@ -30,26 +30,26 @@ pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, bytes: &[u8]) -> Result
     let parts = Mutex::new((Pieces::of(tensor), bytes));
     let next = || {
         let (pieces, rest) = &mut *lock(&parts);
-        let places = pieces.next()?;
-        let (part, after) = rest.split_at(length(&places));
+        let (part, places) = pieces.next()?;
+        let (piece, after) = rest.split_at(length(&places));
         *rest = after;
-        Some((places, part))
+        Some((part, places, piece))
     };
     on_threads(bytes.len(), &|| {
         let mut under_way = VecDeque::<Submission>::new();
-        while let Some((places, part)) = next() {
+        while let Some((part, places, piece)) = next() {
             if under_way.len() == PIECES
                 && let Some(oldest) = under_way.pop_front()
             {
                 oldest.wait()?;
             }
-            let bytes = part.len() as u64;
+            let bytes = piece.len() as u64;
             let mut staging = Pooled::new(runtime.core(), Memory::Upload, bytes, tensor.name())?;
             if let Some(buffer) = staging.get_mut() {
-                buffer.mapped_mut()[..part.len()].copy_from_slice(part);
+                buffer.mapped_mut()[..piece.len()].copy_from_slice(piece);
             }
             let mut recorder = runtime.recorder()?;
-            recorder.copy_in(Arc::new(staging), tensor, &places);
+            recorder.copy_in(Arc::new(staging), tensor, part, &places);
             under_way.push_back(recorder.submit()?);
         }
         Ok(())
@@ -63,21 +63,21 @@ pub(super) fn download(runtime: &Runtime, tensor: &Tensor, bytes: &mut [u8]) -> 
     let parts = Mutex::new((Pieces::of(tensor), bytes));
     let next = || {
         let (pieces, rest) = &mut *lock(&parts);
-        let places = pieces.next()?;
-        let (part, after) = std::mem::take(rest).split_at_mut(length(&places));
+        let (part, places) = pieces.next()?;
+        let (piece, after) = std::mem::take(rest).split_at_mut(length(&places));
         *rest = after;
-        Some((places, part))
+        Some((part, places, piece))
     };
     on_threads(total, &|| {
         let mut under_way = VecDeque::new();
-        while let Some((places, part)) = next() {
+        while let Some((part, places, piece)) = next() {
             if under_way.len() == PIECES
                 && let Some(oldest) = under_way.pop_front()
             {
                 finish(oldest)?;
             }
-            let (copy, staging) = stage_out(runtime, tensor, &places)?;
-            under_way.push_back((copy, staging, part));
+            let (copy, staging) = stage_out(runtime, tensor, part, &places)?;
+            under_way.push_back((copy, staging, piece));
         }
         under_way.into_iter().try_for_each(finish)
     })
@@ -97,49 +97,51 @@ fn on_threads(bytes: usize, work: &(dyn Fn() -> Result<()> + Sync)) -> Result<()
     })
 }
 
-/// Starts the copy of places of a tensor's buffer to a staging buffer.
+/// Starts the copy of places of a part of a tensor to a staging buffer.
 fn stage_out(
     runtime: &Runtime,
     tensor: &Tensor,
+    part: usize,
     places: &[Range<u64>],
 ) -> Result<(Submission, Arc<Pooled>)> {
     let bytes = length(places) as u64;
     let staging = Arc::new(Pooled::new(runtime.core(), Memory::Readback, bytes, tensor.name())?);
     let mut recorder = runtime.recorder()?;
-    recorder.copy_out(tensor, places, staging.clone());
+    recorder.copy_out(tensor, part, places, staging.clone());
     Ok((recorder.submit()?, staging))
 }
 
-/// The places of a tensor's elements, in lists for one staging buffer each.
+/// The places of a tensor's elements, in lists for one staging buffer and of one part of the tensor each.
 struct Pieces<I> {
     places: I,
-    /// The first place of the next list.
-    next: Option<Range<u64>>,
+    /// The part and the first place of the next list.
+    next: Option<(usize, Range<u64>)>,
 }
 
 impl Pieces<()> {
-    fn of(tensor: &Tensor) -> Pieces<impl Iterator<Item = Range<u64>>> {
+    fn of(tensor: &Tensor) -> Pieces<impl Iterator<Item = (usize, Range<u64>)>> {
         let mut places = tensor.pieces(PIECE);
         Pieces { next: places.next(), places }
     }
 }
 
-impl<I: Iterator<Item = Range<u64>>> Iterator for Pieces<I> {
-    type Item = Vec<Range<u64>>;
+impl<I: Iterator<Item = (usize, Range<u64>)>> Iterator for Pieces<I> {
+    type Item = (usize, Vec<Range<u64>>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut list = vec![self.next.take()?];
+        let (part, first) = self.next.take()?;
+        let mut list = vec![first];
         let mut room = PIECE - length(&list);
-        for place in self.places.by_ref() {
+        for (other, place) in self.places.by_ref() {
             let bytes = length(std::slice::from_ref(&place));
-            if bytes > room || list.len() == PLACES {
-                self.next = Some(place);
+            if other != part || bytes > room || list.len() == PLACES {
+                self.next = Some((other, place));
                 break;
             }
             room -= bytes;
             list.push(place);
         }
-        Some(list)
+        Some((part, list))
     }
 }
 
@@ -161,12 +163,16 @@ pub(super) const GUARD: u32 = u32::MAX;
 
 /// Whether all words behind the memory that the tensor is of are NaN.
 pub(super) fn guard_holds(runtime: &Runtime, tensor: &Tensor) -> Result<bool> {
-    let Some(guard) = tensor.guard().filter(|guard| !guard.is_empty()) else { return Ok(true) };
-    let (copy, staging) = stage_out(runtime, tensor, std::slice::from_ref(&guard))?;
-    copy.wait()?;
-    let bytes = length(&[guard]);
-    let words = staging.get().map_or(&[][..], |buffer| &buffer.mapped()[..bytes]);
-    Ok(words.chunks_exact(4).all(|word| word == GUARD.to_ne_bytes()))
+    for (part, guard) in tensor.guards() {
+        let (copy, staging) = stage_out(runtime, tensor, part, std::slice::from_ref(&guard))?;
+        copy.wait()?;
+        let bytes = length(&[guard]);
+        let words = staging.get().map_or(&[][..], |buffer| &buffer.mapped()[..bytes]);
+        if words.chunks_exact(4).any(|word| word != GUARD.to_ne_bytes()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether the dummy buffer holds zeros.

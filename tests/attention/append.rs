@@ -196,6 +196,31 @@ pub(crate) fn split_appends(_: &Runtime) {
     strained.finish().unwrap();
 }
 
+/// Small bindings, so that new rows and caches are in several parts: slots of each, pairs of slots that odd rows share.
+pub(crate) fn appends_in_parts(_: &Runtime) {
+    if !gpu::has_parts() {
+        return;
+    }
+    let strained = gpu::open(|_| ()).unwrap();
+    let mut rng = Rng::with_seed(fresh_seed());
+    for dtype in DTYPES {
+        let sizes =
+            Sizes { dtype, page_size: 40, kv_heads: 3, key_dim: 7, value_dim: 4, position_dim: 0 };
+        let latent = Sizes { kv_heads: 1, key_dim: 12, value_dim: 12, position_dim: 9, ..sizes };
+        for sizes in [sizes, latent] {
+            let (schedule, pages) = schedule(&mut rng, sizes.page_size, 200);
+            let host = inputs(&mut rng, &sizes, schedule.sequence_ids.len(), pages);
+            strained.limit_bindings(4096 * dtype.size() as u64);
+            strained.guard_tensors(64);
+            let cache = strained.upload("cache", host.cache().named()[0].1).unwrap();
+            assert!(cache.binding_elements().is_some(), "{sizes:?}");
+            check(&strained, &host, &schedule, &format!("{sizes:?}"));
+            check_backward(&strained, &host, &schedule, &format!("{sizes:?}"));
+        }
+    }
+    strained.finish().unwrap();
+}
+
 /// From host arrays to host arrays, and <append(x), g> = <x, gather(g)> on a cache of zeros.
 pub(crate) fn gather_is_the_adjoint(runtime: &Runtime) {
     let mut rng = Rng::with_seed(fresh_seed());

@@ -47,10 +47,13 @@ fn main() -> std::process::ExitCode {
         ),
         gpu::trial("seventy_thousand_heads", sizes::seventy_thousand_heads),
         gpu::trial_alone("dims_beside_the_tiles", sizes::dims_beside_the_tiles),
-        gpu::trial("pages_at_the_end_of_a_binding", sizes::pages_at_the_end_of_a_binding),
+        gpu::trial_alone("pages_beyond_a_binding", sizes::pages_beyond_a_binding),
+        gpu::trial_alone("parts_share_bits", sizes::parts_share_bits),
+        // Takes some 9 GB of the device's memory.
+        gpu::trial_alone("far_pages", sizes::far_pages).with_ignored_flag(true),
         gpu::trial_alone(
-            "tensors_beyond_a_binding_are_refused",
-            sizes::tensors_beyond_a_binding_are_refused,
+            "plans_beyond_a_binding_are_refused",
+            sizes::plans_beyond_a_binding_are_refused,
         ),
         gpu::trial(
             "nonfinite_inputs_reach_what_depends_on_them",
@@ -121,6 +124,7 @@ fn main() -> std::process::ExitCode {
         ),
         gpu::trial_alone("split_appends", append::split_appends),
         gpu::trial_alone("slices_share_bits", slices::slices_share_bits),
+        gpu::trial_alone("appends_in_parts", append::appends_in_parts),
         gpu::trial("gather_is_the_adjoint_of_append", append::gather_is_the_adjoint),
         gpu::trial("readers_wait_for_the_append", append::readers_wait_for_the_append),
         gpu::trial("forward_golden", forward::golden),
@@ -151,10 +155,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("forward_chunks_barriers", forward_chunks::launches_wait_for_what_they_read),
         gpu::trial("forward_and_backward_within_a_graph", composed::gradients_of_a_graph),
         gpu::trial_alone("forward_chunks_bits", forward_chunks::bits),
-        gpu::trial_alone(
-            "forward_chunks_scratch_beyond_a_binding_is_refused",
-            forward_chunks::scratch_beyond_a_binding_is_refused,
-        ),
+        gpu::trial_alone("forward_chunks_scratch_is_bounded", forward_chunks::scratch_is_bounded),
         gpu::trial_alone("splits_and_guards_share_bits", bits::splits_and_guards_share_bits),
     ])
 }

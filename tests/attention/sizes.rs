@@ -1,16 +1,19 @@
 //! Sizes: grids beyond one dispatch, rows beside the usual tiles, tensors as large as a binding.
 
 use backslang::kernels::attention::{
-    BackwardOutputs, Geometry, Gradient, History, Options, Schedule, backward,
+    BackwardOutputs, DevicePlan, Geometry, Gradient, History, Options, Plan, Schedule, backward,
 };
-use backslang::runtime::Runtime;
-use backslang::{Error, HostTensor};
+use backslang::runtime::{Runtime, Tensor};
+use backslang::{Dtype, Error, HostTensor};
 use fastrand::Rng;
 
+use crate::common::compare::assert_same_bits;
 use crate::common::gpu;
-use crate::common::random::{AttentionProblem, inputs};
+use crate::common::random::{AttentionCase, AttentionProblem, ScheduleCase, inputs};
 
-use crate::support::{assert_same, check, run_poisoned, settings, small};
+use crate::forward::run_forward;
+use crate::halves::rounded;
+use crate::support::{assert_same, busy_case, check, run_poisoned, settings, small};
 
 /// Sizes of one head that keep large grids quick.
 pub(crate) fn geometry(queries: usize, pages: usize, page_size: usize) -> Geometry {
@@ -93,22 +96,22 @@ pub(crate) fn dims_beside_the_tiles(_: &Runtime) {
     guarded.finish().unwrap();
 }
 
-/// Bytes that one tensor may have; on a device in host memory no more than fits beside other tests.
-fn largest_tensor(runtime: &Runtime) -> usize {
-    let limits = &runtime.device().limits;
-    let largest = limits
-        .max_storage_buffer_range
-        .min(limits.max_buffer_size)
-        .min(limits.max_memory_allocation_size);
-    let largest = if runtime.device().software() { largest.min(1 << 27) } else { largest };
-    largest as usize
+/// A runtime whose bindings hold no more than fits beside other tests on a device in host memory.
+fn bounded() -> Runtime {
+    let runtime = gpu::open(|_| ()).unwrap();
+    if runtime.device().software() {
+        runtime.limit_bindings(1 << 27);
+    }
+    runtime
 }
 
-/// Pages at the end of a cache that fills a binding have the bits that they have in a small cache. Where a binding
-/// holds 4 GiB, their byte offsets lie beyond 2^31, the last just below 2^32.
-pub(crate) fn pages_at_the_end_of_a_binding(runtime: &Runtime) {
+/// Pages around the end of a cache's first binding have the bits that they have in a small cache. Where a binding holds
+/// 4 GiB, their byte offsets lie just below 2^32 and beyond.
+pub(crate) fn pages_beyond_a_binding(runtime: &Runtime) {
+    let own = bounded();
     let (near, key_dim) = (40, 64);
-    let pages = largest_tensor(runtime) / (4 * key_dim);
+    let beyond = if gpu::has_parts() { near / 2 } else { 0 };
+    let pages = own.largest_binding() as usize / (4 * key_dim) / 128 * 128 + beyond;
     let sizes = |pages| Geometry { key_dim, value_dim: 1, ..geometry(12, pages, 1) };
     let few = problem(sizes(near), scattered(4, 3, near));
     let far = |tensor: &HostTensor| {
@@ -131,12 +134,120 @@ pub(crate) fn pages_at_the_end_of_a_binding(runtime: &Runtime) {
     let expected = BackwardOutputs { gradients, statistics };
     for compact_history in [false, true] {
         many.options.compact_history = compact_history;
-        assert_same(&run_poisoned(runtime, &many), &expected, &format!("{pages} pages"));
+        assert_same(&run_poisoned(&own, &many), &expected, &format!("{pages} pages"));
     }
+    own.finish().unwrap();
 }
 
-/// Inputs, outputs and the plan's words beyond a binding: one error that names the tensor, before anything is uploaded.
-pub(crate) fn tensors_beyond_a_binding_are_refused(_: &Runtime) {
+/// Pages at both ends of a cache whose keys alone have more than 2^31 elements and 4 GiB have the bits that they have in a
+/// small cache, and all between get zeros.
+pub(crate) fn far_pages(_: &Runtime) {
+    let runtime = gpu::open(|_| ()).unwrap();
+    let (near, pages, page_size) = (40, 66_000, 16);
+    let wide =
+        |pages| Geometry { heads: 2, kv_heads: 2, key_dim: 1024, ..geometry(12, pages, page_size) };
+    let mut schedule = scattered(4, 3, near);
+    schedule.sequence_lengths.fill(3 * page_size as i128);
+    schedule.positions = Some((0..12).map(|row| 40 + row / 4).collect());
+    let few = rounded(problem(wide(near), schedule), Dtype::F16);
+    let expected = run_poisoned(&runtime, &few);
+
+    let AttentionProblem { inputs, mut schedule, mut options, .. } = few;
+    let half = near / 2;
+    for page in schedule.block_table.iter_mut().filter(|page| **page >= half as i128) {
+        *page += (pages - near) as i128;
+    }
+    options.compact_history = true;
+    let plan = Plan::new(&schedule, &wide(pages), options.query_block_rows).unwrap();
+    let plan = DevicePlan::upload(&runtime, plan).unwrap();
+    let ends = |tensor: &Tensor| {
+        [0..half, pages - half..pages].map(|part| tensor.narrow(0, part).unwrap())
+    };
+    let far = |name: &'static str, near: &HostTensor| {
+        if !matches!(name, "k" | "v") {
+            return runtime.upload(name, near);
+        }
+        let tensor =
+            runtime.tensor(name, near.dtype(), &[&[pages], &near.shape()[1..]].concat())?;
+        let mut recorder = runtime.recorder()?;
+        // NaN in what must not be read.
+        recorder.fill(&tensor, u32::MAX)?;
+        recorder.submit()?.wait()?;
+        let parts = near.bytes().chunks(near.bytes().len() / 2);
+        for (end, bytes) in ends(&tensor).iter().zip(parts) {
+            runtime.write(end, bytes)?;
+        }
+        Ok(tensor)
+    };
+    let inputs = inputs.as_ref().try_map(far).unwrap();
+    let outputs = backward::allocate(&runtime, &inputs, &options).unwrap();
+    let mut recorder = runtime.recorder().unwrap();
+    backward::record(&mut recorder, &inputs, &plan, &options, &outputs).unwrap();
+    recorder.submit().unwrap().wait().unwrap();
+    for ((g, found), (_, expected)) in outputs.gradients.iter().zip(&expected.gradients) {
+        if !g.is_history() {
+            assert_same_bits(&runtime.download(found).unwrap(), expected, g.output_name());
+            continue;
+        }
+        let parts = expected.bytes().chunks(expected.bytes().len() / 2);
+        for (end, expected) in ends(found).iter().zip(parts) {
+            assert!(runtime.download(end).unwrap().bytes() == expected, "{}", g.output_name());
+        }
+        for page in (half..pages - half).step_by(1000) {
+            let page = runtime.download(&found.narrow(0, page..page + 1).unwrap()).unwrap();
+            assert!(page.bytes().iter().all(|byte| *byte == 0), "{}", g.output_name());
+        }
+    }
+    drop((inputs, outputs, plan));
+    runtime.finish().unwrap();
+}
+
+/// Small bindings, so that every array with rows or pages is in several parts: the bits of whole arrays, both ways.
+pub(crate) fn parts_share_bits(_: &Runtime) {
+    if !gpu::has_parts() {
+        return;
+    }
+    let strained = gpu::open(|_| ()).unwrap();
+    let schedule = ScheduleCase {
+        sequences: 6,
+        queries: 290,
+        pages: 70,
+        page_size: 4,
+        max_length: 40,
+        ..busy_case(true, 0).schedule
+    };
+    let busy = |position_dim| AttentionCase { schedule, ..busy_case(true, position_dim) };
+    let odd = ScheduleCase { pages: 290, ..schedule };
+    // Odd widths of halves are packed from scratch, 128 rows or pages of it at a time.
+    for (dtype, limit, case) in [
+        (Dtype::F32, 4096, AttentionCase { value_dim: 8, ..busy(0) }),
+        (Dtype::Bf16, 4096, AttentionCase { given_columns: 2, ..busy(8) }),
+        (Dtype::F16, 20_000, AttentionCase { schedule: odd, key_dim: 5, value_dim: 5, ..busy(3) }),
+    ] {
+        let problem = rounded(case.problem(41, f32::NAN), dtype);
+        let what = format!("{dtype}, bindings of {limit} bytes");
+        let both = |limit, compact_history| {
+            strained.limit_bindings(limit);
+            strained.guard_tensors(if limit > 0 { 64 } else { 0 });
+            let mut problem = problem.clone();
+            problem.options.compact_history = compact_history;
+            let parted = strained.upload("q", &problem.inputs.q).unwrap();
+            assert_eq!(parted.binding_elements().is_some(), limit == 4096, "{what}");
+            (run_poisoned(&strained, &problem), run_forward(&strained, &problem))
+        };
+        let (backward, forward) = both(0, false);
+        for compact in [false, true] {
+            let found = both(limit, compact);
+            assert_same(&found.0, &backward, &what);
+            assert_same_bits(&found.1.output, &forward.output, &what);
+            assert_same_bits(&found.1.statistics, &forward.statistics, &what);
+        }
+    }
+    strained.finish().unwrap();
+}
+
+/// The plan's words beyond a binding: one error that names the tensor, before anything is uploaded.
+pub(crate) fn plans_beyond_a_binding_are_refused(_: &Runtime) {
     let runtime = gpu::open(|_| ()).unwrap();
     let limit = runtime.device().limits.max_storage_buffer_range as usize;
     let before = runtime.memory();
@@ -170,9 +281,6 @@ pub(crate) fn tensors_beyond_a_binding_are_refused(_: &Runtime) {
         assert_eq!(runtime.memory(), before, "{name}");
     };
     let narrow = Geometry { key_dim: 1, value_dim: 1, ..geometry(1, 1, 1) };
-    refused(Geometry { pages: limit / 4 / 64 + 1, key_dim: 64, ..narrow }, "k");
-    refused(Geometry { pages: limit / 4 / 64 + 1, value_dim: 64, ..narrow }, "v");
-    refused(Geometry { heads: limit / 8, ..narrow }, "statistics");
     // The plan itself takes as much memory as the cache.
     if limit <= 1 << 27 {
         refused(Geometry { pages: limit / 4, ..narrow }, "inverse");

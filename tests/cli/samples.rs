@@ -73,7 +73,7 @@ fn impossible_sizes_are_refused() {
     sample("--page-size 0").failed(2, &["page_size"]);
     sample("--sequences 0").failed(2, &["--sequences"]);
     sample("--queries 16777216 --heads 16777216 --kv-heads 1 --key-dim 1000")
-        .failed(2, &["queries", "32-bit indices"]);
+        .failed(2, &["`q`", "fits memory"]);
     sample("--queries 99999999999").failed(2, &["--queries"]);
     sample("--position-dim 4").failed(2, &["--mla"]);
     sample("--mla --value-dim 4").failed(2, &["--value-dim"]);

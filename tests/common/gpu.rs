@@ -43,6 +43,11 @@ pub fn options() -> RuntimeOptions {
     options
 }
 
+/// Whether kernels of this form take tensors in several buffers: not those with a binding for each.
+pub fn has_parts() -> bool {
+    std::env::var("BACKSLANG_FORM").as_deref() != Ok("plain")
+}
+
 #[cfg(feature = "forms")]
 fn choose_form(options: &mut RuntimeOptions, form: &str) {
     use backslang::runtime::Form;

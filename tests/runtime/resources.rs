@@ -5,7 +5,7 @@ use backslang::runtime::DeviceKind;
 use super::*;
 
 pub(crate) const TESTS: &[Test] =
-    &[("a_tensor_beyond_a_binding_is_refused", a_tensor_beyond_a_binding_is_refused)];
+    &[("a_tensor_beyond_the_memory_is_refused", a_tensor_beyond_the_memory_is_refused)];
 
 pub(crate) const EXCLUSIVE: &[Test] = &[
     ("a_full_heap_is_an_error", a_full_heap_is_an_error),
@@ -15,6 +15,7 @@ pub(crate) const EXCLUSIVE: &[Test] = &[
     ("idle_memory_is_kept", idle_memory_is_kept),
     ("submitting_lets_go_of_what_is_done", submitting_lets_go_of_what_is_done),
     ("memory_can_run_out", memory_can_run_out),
+    ("tensors_beyond_a_binding_lie_in_parts", tensors_beyond_a_binding_lie_in_parts),
     ("idle_memory_makes_room", idle_memory_makes_room),
     ("idle_memory_is_bounded", idle_memory_is_bounded),
     ("memory_is_told_and_trimmed", memory_is_told_and_trimmed),
@@ -282,15 +283,67 @@ fn memory_can_run_out(_: &Runtime) -> Outcome {
     Ok(())
 }
 
-fn a_tensor_beyond_a_binding_is_refused(runtime: &Runtime) -> Outcome {
-    let limit = runtime.device().limits.max_storage_buffer_range;
-    for shape in [vec![limit as usize / 4 + 1], vec![usize::MAX, 3], vec![usize::MAX / 4]] {
+fn a_tensor_beyond_the_memory_is_refused(runtime: &Runtime) -> Outcome {
+    let memory = runtime.device().memory;
+    for shape in [vec![memory as usize / 4 + 1], vec![usize::MAX, 3], vec![usize::MAX / 4]] {
         let error = runtime.tensor("vast", Dtype::F32, &shape).unwrap_err();
-        assert!(
-            matches!(&error, Error::TensorTooLarge { tensor, .. } if tensor == "vast"),
-            "{error}"
-        );
+        let Error::OutOfMemory { asked: Some(asked), available: Some(available), what, .. } = error
+        else {
+            return Err(error.into());
+        };
+        assert!(what == "`vast`" && asked > memory && available <= memory, "{asked} {available}");
     }
     assert_eq!(runtime.tensor("empty", Dtype::F32, &[usize::MAX, 3, 0])?.bytes(), 0);
+    Ok(())
+}
+
+/// Transfers, fills and views reach all parts; a kernel that takes one binding sees the views within a part alone.
+fn tensors_beyond_a_binding_lie_in_parts(_: &Runtime) -> Outcome {
+    let runtime = open(|_| ())?;
+    let before = runtime.memory().slots_used;
+    runtime.limit_bindings(1024);
+    runtime.guard_tensors(16);
+    let all = pattern(100 * 6);
+    let tensor =
+        runtime.upload("tensor", &HostTensor::from_words(all.clone()).reshape(&[100, 6])?)?;
+    let part = tensor.binding_elements().ok_or("one binding")?;
+    assert_eq!(part, 252);
+    assert_eq!(runtime.memory().slots_used, before + 600usize.div_ceil(part) as u32);
+    assert_eq!(read(&runtime, &tensor)?, all);
+    let columns = tensor.narrow(1, 2..4)?;
+    assert_eq!(columns.binding_elements(), Some(part));
+    let expected: Vec<_> = all.chunks(6).flat_map(|row| &row[2..4]).copied().collect();
+    assert_eq!(read(&runtime, &columns)?, expected);
+    runtime.write(&columns, bytemuck::cast_slice(&vec![7u32; 200]))?;
+    let whole = read(&runtime, &tensor)?;
+    let kept = |i: usize| if matches!(i % 6, 2 | 3) { 7 } else { all[i] };
+    assert!(whole.iter().enumerate().all(|(i, word)| *word == kept(i)));
+    let mut recorder = runtime.recorder()?;
+    recorder.fill(&tensor.reshape(&[600])?.narrow(0, 100..500)?, 9)?;
+    recorder.submit()?.wait()?;
+    let whole = read(&runtime, &tensor)?;
+    assert!((0..600).all(|i| whole[i] == if (100..500).contains(&i) { 9 } else { kept(i) }));
+    assert!(runtime.guard_holds(&tensor)?);
+
+    let target = words(&runtime, "target", 6)?;
+    let mut recorder = runtime.recorder()?;
+    let error = mix(&mut recorder, [&tensor, &target], [6, 1], [0, 1]).unwrap_err();
+    let Error::TensorTooLarge { tensor: name, bytes: 2400, limit: 1024, .. } = &error else {
+        return Err(error.into());
+    };
+    assert_eq!(name, "tensor");
+    // The first rows of the other parts.
+    for row in [part / 6, 2 * part / 6] {
+        let view = tensor.narrow(0, row..row + 1)?;
+        assert_eq!(view.binding_elements(), None);
+        let mut recorder = runtime.recorder()?;
+        mix(&mut recorder, [&view, &target], [6, 1], [0, 1])?;
+        recorder.submit()?;
+        let expected: Vec<_> = whole[6 * row..][..6].iter().map(|w| w.wrapping_add(1)).collect();
+        assert_eq!(read(&runtime, &target)?, expected, "row {row}");
+    }
+    drop((tensor, columns, target));
+    assert_eq!(runtime.memory().slots_used, before);
+    runtime.finish()?;
     Ok(())
 }

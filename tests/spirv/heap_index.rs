@@ -1,12 +1,13 @@
-//! Every index into the heap comes from push constants alone, so it is the same over a whole dispatch: no access needs
-//! `NonUniform`.
+//! Every index into the heap is a push constant, the same over a whole dispatch, or so many behind one as the first lane of
+//! a subgroup says, the same over a workgroup where that is one subgroup: no access needs `NonUniform`.
 
 use std::collections::BTreeSet;
 
 use super::module::{DESCRIPTOR_SET, FUNCTION, Instruction, Module, PUSH_CONSTANT, op};
 use super::vocabulary::name;
 
-/// The faults of a module; none when every index is a member of the push constants, the same one wherever paths meet.
+/// The faults of a module; none when every index is a member of the push constants, the same one wherever paths meet, or
+/// is added to one and uniform.
 pub(crate) fn faults(words: &[u32]) -> Vec<String> {
     let module = Module::new(words);
     let bound = |&&(n, w): &&Instruction| {
@@ -106,10 +107,18 @@ impl Module<'_> {
                 let all: Vec<_> = each.collect::<Result<_, _>>()?;
                 Ok(all.into_iter().flatten().collect())
             }
-            (op::FUNCTION_CALL, [_, _, function, ..]) => {
+            (op::I_ADD, [_, _, from, behind]) if self.is_first_lanes(*behind) => {
+                deeper(*from, path)
+            }
+            (op::FUNCTION_CALL, [_, _, function, arguments @ ..]) => {
                 let body = self.functions.iter().find(|f| f.id == *function).map(|f| &f.body);
-                let returned = body.into_iter().flatten().filter(|(n, _)| *n == op::RETURN_VALUE);
-                self.one(id, returned.map(|(_, words)| deeper(words[0], path)))
+                let body: Vec<_> = body.into_iter().flatten().collect();
+                let returned = body.iter().filter(|(n, _)| *n == op::RETURN_VALUE);
+                let returned: Vec<_> = returned.map(|(_, words)| words[0]).collect();
+                if let Some(argument) = self.passed_on(&body, &returned, arguments) {
+                    return deeper(argument, path);
+                }
+                self.one(id, returned.iter().map(|value| deeper(*value, path)))
             }
             (op::SELECT, [_, _, _, a, b]) => {
                 self.one(id, [deeper(*a, path), deeper(*b, path)].into_iter())
@@ -119,6 +128,45 @@ impl Module<'_> {
             }
             _ => Err(format!("{} is made by {}", self.called(id), name(number))),
         }
+    }
+
+    /// The argument that a function returns on all paths, or as many places behind it as one lane says.
+    fn passed_on(&self, body: &[&Instruction], returned: &[u32], arguments: &[u32]) -> Option<u32> {
+        let mut parameters = body.iter().filter(|(number, _)| *number == op::FUNCTION_PARAMETER);
+        let from = |value: &u32| match self.made_by.get(value) {
+            Some((op::I_ADD, [_, _, from, behind])) if self.is_first_lanes(*behind) => *from,
+            _ => *value,
+        };
+        let first = from(returned.first()?);
+        let same = returned.iter().all(|value| from(value) == first);
+        let place = parameters.position(|(_, words)| words[1] == first)?;
+        if same { arguments.get(place).copied() } else { None }
+    }
+
+    /// Whether a value is what a function takes of one lane of the subgroup, the same for all: `WaveReadLaneAt` of a
+    /// constant.
+    fn is_first_lanes(&self, id: u32) -> bool {
+        let Some((op::FUNCTION_CALL, [_, _, called, arguments @ ..])) = self.made_by.get(&id)
+        else {
+            return false;
+        };
+        let body = self.functions.iter().find(|f| f.id == *called).map(|f| &f.body);
+        let body: Vec<_> = body.into_iter().flatten().collect();
+        let parameters = body.iter().filter(|(number, _)| *number == op::FUNCTION_PARAMETER);
+        let given = parameters.zip(arguments).map(|((_, words), argument)| (words[1], *argument));
+        let given: Vec<_> = given.collect();
+        let is_constant = |id: u32| {
+            let argument = given.iter().find(|(parameter, _)| *parameter == id);
+            self.constant(argument.map_or(id, |(_, argument)| *argument)).is_some()
+        };
+        let mut returned = body.iter().filter(|(number, _)| *number == op::RETURN_VALUE);
+        returned.all(|(_, words)| match self.made_by.get(&words[0]) {
+            Some((op::SHUFFLE, [_, _, _, _, lane])) => match self.made_by.get(lane) {
+                Some((op::BITCAST, [_, _, lane])) => is_constant(*lane),
+                _ => is_constant(*lane),
+            },
+            _ => false,
+        })
     }
 
     /// Where paths meet, invocations come from all of them: one push constant must be meant on each.

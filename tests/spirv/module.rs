@@ -33,6 +33,7 @@ pub(crate) mod op {
     pub(crate) const COMPOSITE_INSERT: u16 = 82;
     pub(crate) const COPY_OBJECT: u16 = 83;
     pub(crate) const BITCAST: u16 = 124;
+    pub(crate) const I_ADD: u16 = 128;
     pub(crate) const LOGICAL_OR: u32 = 166;
     pub(crate) const LOGICAL_AND: u32 = 167;
     pub(crate) const LOGICAL_NOT: u32 = 168;
@@ -44,6 +45,7 @@ pub(crate) mod op {
     pub(crate) const BRANCH_CONDITIONAL: u16 = 250;
     pub(crate) const SWITCH: u16 = 251;
     pub(crate) const RETURN_VALUE: u16 = 254;
+    pub(crate) const SHUFFLE: u16 = 345;
     pub(crate) const COPY_LOGICAL: u16 = 400;
 }
 

@@ -140,6 +140,21 @@ fn an_index_from_elsewhere_is_seen() {
     assert_eq!(heap_index::faults(&passed), ["the heap is used other than by index: OpLoad"]);
 }
 
+/// What is added to an index: the value of one lane, and then of each its own.
+#[test]
+fn a_part_of_each_lane_is_seen() {
+    let module = kernel("mamba3_dt_bias_gradient", "f32").unwrap().words();
+    assert_eq!(heap_index::faults(&module), Vec::<String>::new());
+    let read_lane = id(&module, "WaveReadLaneAt");
+    let parsed = Module::new(&module);
+    let is_call =
+        |(n, w): &&module::Instruction| *n == instruction::FUNCTION_CALL && w[2] == read_lane;
+    let (_, call) = parsed.all.iter().find(is_call).unwrap();
+    let uneven = replaced(&module, instruction::FUNCTION_CALL, call[4], call[3]);
+    let [fault] = &heap_index::faults(&uneven)[..] else { panic!() };
+    assert!(fault.ends_with("is made by OpIAdd"), "{fault}");
+}
+
 /// A choice between two indices, in front of the access of `load_word`.
 #[test]
 fn a_choice_of_indices_is_seen() {

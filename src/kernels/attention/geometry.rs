@@ -37,7 +37,7 @@ impl Geometry {
     ///
     /// # Errors
     /// [`Error::Shape`] for the first array that disagrees or has a dimension out of range;
-    /// [`Error::TooLarge`] for one with more elements than the kernels can index.
+    /// [`Error::TooLarge`] for more rows, heads, pages or slots than the kernels can index.
     pub fn of_backward(shapes: &BackwardInputs<&[usize]>) -> Result<Self> {
         let statistics_columns = match shapes.statistics {
             None => 0,
@@ -104,34 +104,20 @@ impl Geometry {
         vec![self.queries, self.heads, 3]
     }
 
-    /// Checks that every axis and every array's number of elements fits u32.
+    /// Checks that every axis and the numbers of slots and of rows of the cache fit u32. Arrays may have any number of
+    /// elements.
     ///
     /// # Errors
     /// [`Error::TooLarge`] for the first that does not.
     pub fn check_index_range(&self) -> Result<()> {
         let Self { queries, heads, kv_heads, pages, page_size, .. } = *self;
-        let row = [queries, heads];
-        let cache = [pages, page_size, kv_heads];
-        let elements = |axes: &[usize], dim| count(axes).saturating_mul(dim as u128);
         // The axes first: beside an axis of 0, any other may be huge.
         fits("queries", count(&[queries]))?;
         fits("heads", count(&[heads]))?;
         fits("key/value heads", count(&[kv_heads]))?;
         fits("pages", count(&[pages]))?;
         fits("slots (pages · page_size)", count(&[pages, page_size]).max(count(&[page_size])))?;
-        fits("elements of the queries (queries · heads · key_dim)", elements(&row, self.key_dim))?;
-        fits(
-            "elements of the output (queries · heads · value_dim)",
-            elements(&row, self.value_dim),
-        )?;
-        fits("elements of the query positions", elements(&row, self.position_dim))?;
-        fits("elements of the statistics (queries · heads · 3)", elements(&row, 3))?;
-        fits("elements of the keys (slots · kv_heads · key_dim)", elements(&cache, self.key_dim))?;
-        fits(
-            "elements of the values (slots · kv_heads · value_dim)",
-            elements(&cache, self.value_dim),
-        )?;
-        fits("elements of the key positions", elements(&cache, self.position_dim))
+        fits("rows of the cache (slots · kv_heads)", count(&[pages, page_size, kv_heads]))
     }
 
     fn infer(q: &[usize], history: &History<&[usize]>) -> Result<Self> {

@@ -1,6 +1,8 @@
 //! What the workgroups of a launch cost, in elements of q, k and v read: so that slices of a long call last equally long
 //! although some rows see much more than others.
 
+use std::ops::Range;
+
 use super::{Geometry, Options, Plan};
 use crate::runtime::Load;
 
@@ -11,39 +13,46 @@ impl Geometry {
     }
 }
 
-/// A workgroup a row and head, with all tokens that the row sees.
-pub(super) fn of_rows(plan: &Plan, causal: bool, pair: u64) -> Load {
-    of_chunks(plan, causal, pair, 1, usize::MAX)
+/// A workgroup a row and head, with all tokens that the row sees; of these rows.
+pub(super) fn of_rows(plan: &Plan, causal: bool, pair: u64, rows: &Range<usize>) -> Load {
+    of_chunks(plan, causal, pair, [1, usize::MAX], rows)
 }
 
-/// A workgroup a row, chunk of `tokens` tokens, and head.
+/// A workgroup a row, chunk of `tokens` tokens, and head; of these rows.
 pub(super) fn of_chunks(
     plan: &Plan,
     causal: bool,
     pair: u64,
-    chunks: usize,
-    tokens: usize,
+    [chunks, tokens]: [usize; 2],
+    rows: &Range<usize>,
 ) -> Load {
     let of_row = |visible: u32| {
         let visible = visible as usize;
         (0..chunks).map(move |i| visible.saturating_sub(i.saturating_mul(tokens)).min(tokens))
     };
-    let seen = plan.visible(causal).flat_map(of_row);
+    let visible = plan.visible(causal).skip(rows.start).take(rows.len());
+    let seen = visible.flat_map(of_row);
     Load::columns(1, seen.map(|tokens| cost(pair, tokens as u64)))
 }
 
-/// A workgroup a slot and key/value head, with all rows that see the slot.
-pub(super) fn of_slots(plan: &Plan, options: &Options, geometry: &Geometry) -> Load {
+/// A workgroup a slot and key/value head, with all rows that see the slot; of these pages.
+pub(super) fn of_slots(
+    plan: &Plan,
+    options: &Options,
+    geometry: &Geometry,
+    pages: &Range<usize>,
+) -> Load {
     let heads = (geometry.heads / geometry.kv_heads.max(1)) as u64;
     let pair = geometry.pair_elements();
     let readers = plan.readers(options.causal);
     let page = |rows: u64| cost(pair, rows.saturating_mul(heads));
     let run = geometry.page_size as u32;
     if options.compact_history {
-        let active = plan.active_pages().iter();
+        let active = plan.active_pages().iter().filter(|&&id| pages.contains(&(id as usize)));
         Load::columns(run, active.map(|&id| page(readers[id as usize])))
     } else {
-        Load::columns(run, readers.into_iter().map(page))
+        let readers = readers.into_iter().skip(pages.start).take(pages.len());
+        Load::columns(run, readers.map(page))
     }
 }
 
@@ -110,14 +119,20 @@ mod tests {
         let options = Options::new(1.0);
         // 10 elements a pair and two heads a key/value head; two slots a page.
         let slots = |pairs: [u64; 5]| Load::columns(2, pairs.map(|pairs| 10 * (1 + pairs)));
-        assert_eq!(of_slots(&plan(), &options, &GEOMETRY), slots([4, 4, 0, 14, 0]));
+        assert_eq!(of_slots(&plan(), &options, &GEOMETRY, &(0..5)), slots([4, 4, 0, 14, 0]));
+        let part = Load::columns(2, [50, 10, 150]);
+        assert_eq!(of_slots(&plan(), &options, &GEOMETRY, &(1..4)), part);
         let compact = Options { compact_history: true, ..options };
         let active = Load::columns(2, [50, 50, 150]);
-        assert_eq!(of_slots(&plan(), &compact, &GEOMETRY), active);
+        assert_eq!(of_slots(&plan(), &compact, &GEOMETRY, &(0..5)), active);
+        let part = Load::columns(2, [50, 150]);
+        assert_eq!(of_slots(&plan(), &compact, &GEOMETRY, &(1..5)), part);
         let rows = Load::columns(1, [3, 4, 2, 1, 1, 3, 3].map(|seen| 10 * (1 + seen)));
-        assert_eq!(of_rows(&plan(), true, 10), rows);
+        assert_eq!(of_rows(&plan(), true, 10, &(0..7)), rows);
+        let part = Load::columns(1, [50, 30, 20]);
+        assert_eq!(of_rows(&plan(), true, 10, &(1..4)), part);
         let chunks = [2, 1, 2, 2, 2, 0, 1, 0, 1, 0, 2, 1, 2, 1];
         let chunks = Load::columns(1, chunks.map(|seen| 10 * (1 + seen)));
-        assert_eq!(of_chunks(&plan(), true, 10, 2, 2), chunks);
+        assert_eq!(of_chunks(&plan(), true, 10, [2, 2], &(0..7)), chunks);
     }
 }

@@ -27,6 +27,6 @@ use super::Target;
 const WORKGROUP_SIZE: u32 = 512;
 
 /// Invocations of a workgroup: whole subgroups.
-fn workgroup_size(Target { lanes, max_workgroup }: Target) -> u32 {
+fn workgroup_size(Target { lanes, max_workgroup, .. }: Target) -> u32 {
     (WORKGROUP_SIZE.min(max_workgroup) / lanes).max(1) * lanes
 }

@@ -188,8 +188,8 @@ impl Geometry {
     /// Infers the sizes from the shapes of the backward's inputs and checks that all agree.
     ///
     /// # Errors
-    /// [`Error::Shape`] for the first array that disagrees; [`Error::TooLarge`] for one with more
-    /// elements than the kernels can index.
+    /// [`Error::Shape`] for the first array that disagrees; [`Error::TooLarge`] for one with more rows or columns than
+    /// the kernels can index.
     pub fn of_backward(shapes: &BackwardInputs<&[usize]>) -> Result<Self> {
         let (leading, _) = split(shapes.projected, 1, "projected", "[…rows, projected_width]")?;
         let trailing = |array, shape: &[usize], axes: usize, words: &str| -> Result<Vec<usize>> {
@@ -220,8 +220,8 @@ impl Geometry {
     /// The sizes of a forward, and whether the packed rows are as wide as `widths` ask for.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an array that disagrees; [`Error::TooLarge`] for one with more elements
-    /// than the kernels can index.
+    /// [`Error::Shape`] for an array that disagrees; [`Error::TooLarge`] for one with more rows or columns than the
+    /// kernels can index.
     pub fn of_forward(shapes: &ForwardInputs<&[usize]>, widths: &Widths) -> Result<Self> {
         let (leading, width) = split(shapes.projected, 1, "projected", "[…rows, projected_width]")?;
         let geometry = Self::new(leading, shapes.dt_bias, widths)?;
@@ -329,7 +329,6 @@ impl Geometry {
         fits("bc_rows", bc_rows as u128)?;
         fits("state_size", state_size as u128)?;
         fits("columns of `projected`", width as u128)?;
-        fits("elements of `projected` (rows · projected_width)", count(&[rows, width]))?;
         Ok(geometry)
     }
 

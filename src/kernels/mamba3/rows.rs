@@ -12,7 +12,7 @@ pub(super) fn place(array: &'static str, layout: &Layout<'_>) -> Result<Rows> {
 }
 
 /// Of how many of the last axes a row is made.
-fn row_axes(array: &str) -> usize {
+pub(super) fn row_axes(array: &str) -> usize {
     match array {
         "bh" | "ch" | "bh_gradient" | "ch_gradient" => 2,
         _ => 1,

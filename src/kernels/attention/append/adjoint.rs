@@ -5,7 +5,8 @@ use super::{AppendInputs, AppendPlan, Cache, DevicePlan, Schedule, width};
 use crate::error::Result;
 use crate::host::HostTensor;
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Layout, Run, Target, for_dtype, prepare};
+use crate::kernels::layout::Rows;
+use crate::kernels::{Launch, Layout, Run, Target, for_dtype, prepare, windows};
 use crate::manifest::paged_append_backward;
 use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
@@ -24,11 +25,13 @@ pub fn run_backward<'a>(
     let described = gradients.as_ref().try_map(|_, t| Ok((t.shape().to_vec(), t.dtype())))?;
     let described =
         with_rows(described, |_, (shape, dtype)| Ok((rows_of(shape, queries), *dtype)))?;
-    let geometry =
-        check_gradients(&described.as_ref().map(|_, (shape, dtype)| Layout::dense(shape, *dtype)))?;
+    let layouts = described.as_ref().map(|_, (shape, dtype)| Layout::dense(shape, *dtype));
+    let plan = AppendPlan::new(schedule, &check_gradients(&layouts)?)?;
+    plan.check_size(runtime)?;
+    launches_backward(&layouts, &plan, Target::of(runtime))?;
     described
         .try_map(|name, (shape, dtype)| runtime.check_size(gradient_name(name), dtype, &shape))?;
-    let plan = DevicePlan::upload(runtime, AppendPlan::new(schedule, &geometry)?)?;
+    let plan = DevicePlan::upload(runtime, plan)?;
     let upload = |name, t| runtime.upload(gradient_name(name), t);
     let gradients = allocate_backward(runtime, gradients.as_ref().try_map(upload)?, queries)?;
     let timings = execution.run(|recorder| record_backward(recorder, &gradients, &plan))?;
@@ -61,16 +64,31 @@ pub fn record_backward(
 ) -> Result<()> {
     use paged_append_backward::Push;
     let layouts = gradients.as_ref().map(|_, t| t.into());
-    let launches = launches_backward(&layouts, &plan.plan, Target::of(recorder.runtime()))?;
-    let push = Push { rows: narrow("queries", plan.plan.queries())?, ..Push::default() };
-    prepare(recorder.runtime(), &launches)?;
-    for (launch, [(_, target), (_, gradient)]) in launches.iter().zip(gradients.parts()) {
-        launch.record(recorder, |access| Push {
-            plan_index: access.read(&plan.words),
-            gradient_index: access.read(gradient),
-            target_index: access.write(target),
-            ..push
-        })?;
+    let device = Target::of(recorder.runtime());
+    plan.plan.check_call(&check_gradients(&layouts)?)?;
+    prepare(recorder.runtime(), &launches_backward(&layouts, &plan.plan, device)?)?;
+    for [(array, new), (name, cache)] in gradients.parts() {
+        let arrays = [(gradient_name(array), new.into()), (gradient_name(name), cache.into())];
+        for window in plan.plan.windows(arrays)? {
+            let new = windows::narrow(new, 2, &window.rows)?;
+            let cache = windows::narrow(cache, 2, &window.slots)?;
+            Layout::from(&cache).expect_dense(gradient_name(name))?;
+            let push = Push {
+                first_row: narrow("queries", window.rows.start)?,
+                rows: narrow("queries", window.rows.len())?,
+                first_slot: narrow("slots", window.slots.start)?,
+                slots: narrow("slots", window.slots.len())?,
+                ..Push::default()
+            };
+            let layout = Layout::from(&new);
+            let rows = layout.rows(gradient_name(array), 2)?;
+            launch_on(array, layout, rows, device)?.record(recorder, |access| Push {
+                plan_index: access.read(&plan.words),
+                gradient_index: access.read(&cache),
+                target_index: access.write(&new),
+                ..push
+            })?;
+        }
     }
     Ok(())
 }
@@ -85,30 +103,42 @@ pub fn launches_backward(
     plan: &AppendPlan,
     target: Target,
 ) -> Result<Vec<Launch>> {
-    plan.check_call(&check_gradients(gradients)?)?;
-    let launch = |array: &'static str, new: Layout<'_>| {
-        let (array, width) = (gradient_name(array), width(&new));
-        let rows = new.rows(array, 2)?;
-        let mut words = plan.queries() * width;
-        if new.dtype().is_half() {
-            if !new.is_whole_words(rows, 2) && rows.stride != 0 {
-                return Err(new.refuse(array, "no gaps, or rows that are whole words"));
-            }
-            words = (rows.first as usize % 2 + words).div_ceil(2);
+    let gradients = gradients.map(|_, layout| layout.on(target));
+    plan.check_call(&check_gradients(&gradients)?)?;
+    let mut launches = Vec::new();
+    for [(array, new), (name, cache)] in gradients.parts() {
+        let arrays = [(gradient_name(array), *new), (gradient_name(name), *cache)];
+        for window in plan.windows(arrays)? {
+            let shape = [&[window.rows.len()], &new.shape()[1..]].concat();
+            // Rows of a window begin as the first do.
+            let rows = new.rows(gradient_name(array), 2)?;
+            launches.push(launch_on(array, Layout::dense(&shape, new.dtype()), rows, target)?);
         }
-        let constants = paged_append_backward::Constants {
-            lanes: target.lanes,
-            width: narrow("elements of a slot", width)?,
-            target_first: rows.first,
-            target_stride: rows.stride,
-        };
-        Ok(Launch {
-            kernel: for_dtype(&paged_append_backward::F32, array, new.dtype())?,
-            constants: constants.words(),
-            groups: [words.div_ceil(target.lanes as usize), 1],
-        })
+    }
+    Ok(launches)
+}
+
+/// The launch on the gradients of new rows that one binding shows.
+fn launch_on(array: &'static str, new: Layout<'_>, rows: Rows, target: Target) -> Result<Launch> {
+    let (array, width) = (gradient_name(array), width(&new));
+    let mut words = new.shape()[0].saturating_mul(width);
+    if new.dtype().is_half() {
+        if !new.is_whole_words(rows, 2) && rows.stride != 0 {
+            return Err(new.refuse(array, "no gaps, or rows that are whole words"));
+        }
+        words = (rows.first as usize % 2 + words).div_ceil(2);
+    }
+    let constants = paged_append_backward::Constants {
+        lanes: target.lanes,
+        width: narrow("elements of a slot", width)?,
+        target_first: rows.first,
+        target_stride: rows.stride,
     };
-    gradients.parts().into_iter().map(|[(name, &new), _]| launch(name, new)).collect()
+    Ok(Launch {
+        kernel: for_dtype(&paged_append_backward::F32, array, new.dtype())?,
+        constants: constants.words(),
+        groups: [words.div_ceil(target.lanes as usize), 1],
+    })
 }
 
 /// An append's arrays: a cache, and for its new rows what `make` makes of each array of it.

@@ -37,7 +37,8 @@ use super::Schedule;
 use crate::error::Result;
 use crate::host::HostTensor;
 use crate::kernels::index_range::narrow;
-use crate::kernels::{Launch, Layout, Run, Target, for_dtype, prepare};
+use crate::kernels::layout::Rows;
+use crate::kernels::{Launch, Layout, Run, Target, for_dtype, prepare, windows};
 use crate::manifest::paged_append;
 use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 use arrays::check;
@@ -82,7 +83,10 @@ pub fn run<'a>(
     let runtime = execution.runtime();
     let geometry = check(&inputs.as_ref().map(|_, t| t.into()))?;
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
-    let plan = DevicePlan::upload(runtime, AppendPlan::new(schedule, &geometry)?)?;
+    let plan = AppendPlan::new(schedule, &geometry)?;
+    plan.check_size(runtime)?;
+    launches(&inputs.as_ref().map(|_, t| t.into()), &plan, Target::of(runtime))?;
+    let plan = DevicePlan::upload(runtime, plan)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let timings = execution.run(|recorder| record(recorder, &inputs, &plan))?;
     Ok(Run { outputs: inputs.cache().try_map(|_, t| runtime.download(t))?, timings })
@@ -100,20 +104,30 @@ pub fn record(
 ) -> Result<()> {
     use paged_append::Push;
     let layouts = inputs.as_ref().map(|_, t| t.into());
-    let launches = launches(&layouts, &plan.plan, Target::of(recorder.runtime()))?;
-    let push = Push {
-        rows: narrow("queries", plan.plan.queries())?,
-        pairs: narrow("pairs of slots", plan.plan.pairs())?,
-        ..Push::default()
-    };
-    prepare(recorder.runtime(), &launches)?;
-    for (launch, [(_, new), (_, cache)]) in launches.iter().zip(inputs.parts()) {
-        launch.record(recorder, |access| Push {
-            plan_index: access.read(&plan.words),
-            new_index: access.read(new),
-            cache_index: access.write(cache),
-            ..push
-        })?;
+    let target = Target::of(recorder.runtime());
+    plan.plan.check_call(&check(&layouts)?)?;
+    prepare(recorder.runtime(), &launches(&layouts, &plan.plan, target)?)?;
+    for [(array, new), (name, cache)] in inputs.parts() {
+        for window in plan.plan.windows([(array, new.into()), (name, cache.into())])? {
+            let new = windows::narrow(new, 2, &window.rows)?;
+            let cache = windows::narrow(cache, 2, &window.slots)?;
+            Layout::from(&cache).expect_dense(name)?;
+            let push = Push {
+                queries: narrow("queries", plan.plan.queries())?,
+                first_row: narrow("queries", window.rows.start)?,
+                rows: narrow("queries", window.rows.len())?,
+                first_slot: narrow("slots", window.slots.start)?,
+                slots: narrow("slots", window.slots.len())?,
+                pairs: narrow("pairs of slots", plan.plan.pairs())?,
+                ..Push::default()
+            };
+            launch(array, (&new).into(), &plan.plan, target)?.record(recorder, |access| Push {
+                plan_index: access.read(&plan.words),
+                new_index: access.read(&new),
+                cache_index: access.write(&cache),
+                ..push
+            })?;
+        }
     }
     Ok(())
 }
@@ -127,28 +141,62 @@ pub fn launches(
     plan: &AppendPlan,
     target: Target,
 ) -> Result<Vec<Launch>> {
-    plan.check_call(&check(inputs)?)?;
-    let launch = |array: &'static str, new: Layout<'_>| {
-        let (width, rows) = (width(&new), new.rows(array, 2)?);
-        let constants = paged_append::Constants {
-            lanes: target.lanes,
-            width: narrow("elements of a slot", width)?,
-            new_first: rows.first,
-            new_stride: rows.stride,
-        };
-        // A pair of slots of halves is as many words as a slot has elements.
-        let words = match (new.dtype().is_half(), width % 2) {
-            (false, _) => plan.queries() * width,
-            (true, 0) => plan.queries() * width / 2,
-            (true, _) => plan.pairs() * width,
-        };
-        Ok(Launch {
-            kernel: for_dtype(&paged_append::F32, array, new.dtype())?,
-            constants: constants.words(),
-            groups: [words.div_ceil(target.lanes as usize), 1],
-        })
+    let inputs = inputs.map(|_, layout| layout.on(target));
+    plan.check_call(&check(&inputs)?)?;
+    let mut launches = Vec::new();
+    for [(array, new), (name, cache)] in inputs.parts() {
+        for window in plan.windows([(array, *new), (name, *cache)])? {
+            let shape = [&[window.rows.len()], &new.shape()[1..]].concat();
+            // Rows of a window begin as the first do.
+            let rows = new.rows(array, 2)?;
+            launches.push(launch_on(
+                array,
+                Layout::dense(&shape, new.dtype()),
+                rows,
+                plan,
+                target,
+            )?);
+        }
+    }
+    Ok(launches)
+}
+
+/// The launch on new rows that one binding shows.
+fn launch(
+    array: &'static str,
+    new: Layout<'_>,
+    plan: &AppendPlan,
+    target: Target,
+) -> Result<Launch> {
+    launch_on(array, new, new.rows(array, 2)?, plan, target)
+}
+
+fn launch_on(
+    array: &'static str,
+    new: Layout<'_>,
+    rows: Rows,
+    plan: &AppendPlan,
+    target: Target,
+) -> Result<Launch> {
+    let width = width(&new);
+    let constants = paged_append::Constants {
+        lanes: target.lanes,
+        width: narrow("elements of a slot", width)?,
+        new_first: rows.first,
+        new_stride: rows.stride,
     };
-    inputs.parts().into_iter().map(|[(name, &new), _]| launch(name, new)).collect()
+    let elements = new.shape()[0].saturating_mul(width);
+    // A pair of slots of halves is as many words as a slot has elements.
+    let words = match (new.dtype().is_half(), width % 2) {
+        (false, _) => elements,
+        (true, 0) => elements / 2,
+        (true, _) => plan.pairs().saturating_mul(width),
+    };
+    Ok(Launch {
+        kernel: for_dtype(&paged_append::F32, array, new.dtype())?,
+        constants: constants.words(),
+        groups: [words.div_ceil(target.lanes as usize), 1],
+    })
 }
 
 /// Elements of a row, and of a slot.

@@ -1,11 +1,17 @@
 //! The host plan of an append: which slot each row goes to.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::super::schedule::Narrowed;
 use super::super::{Geometry, Schedule};
+use super::PLAN;
 use crate::error::{Error, Result};
+use crate::host::Dtype;
+use crate::kernels::Layout;
 use crate::kernels::index_range::fits;
+use crate::kernels::windows::windows;
+use crate::runtime::Runtime;
 
 /// A checked append: the slot of each row. Built once a schedule; serves the keys, the values and the adjoint.
 ///
@@ -19,6 +25,13 @@ pub struct AppendPlan {
     pairs: Vec<[u32; 3]>,
     pages: usize,
     page_size: usize,
+}
+
+/// What a launch is on.
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    pub(super) rows: Range<usize>,
+    pub(super) slots: Range<usize>,
 }
 
 /// The row of a slot that nothing is written to.
@@ -59,6 +72,11 @@ impl AppendPlan {
         &self.slots
     }
 
+    /// Bytes of it on the device.
+    pub fn bytes(&self) -> u64 {
+        4 * (self.slots.len() + self.pairs.as_flattened().len()) as u64
+    }
+
     /// Packed rows.
     pub fn queries(&self) -> usize {
         self.slots.len()
@@ -72,6 +90,25 @@ impl AppendPlan {
     /// What the kernels read: the slots, then the pairs.
     pub(super) fn words(&self) -> Vec<u32> {
         [self.slots.as_slice(), self.pairs.as_flattened()].concat()
+    }
+
+    /// Whether a binding of the device holds the words.
+    pub(super) fn check_size(&self, runtime: &Runtime) -> Result<()> {
+        runtime.check_binding(PLAN, Dtype::U32, &[self.bytes() as usize / 4])
+    }
+
+    /// What each launch on an array's new rows and its cache is on: rows and slots that one binding shows of each.
+    pub(super) fn windows(&self, parts: [(&'static str, Layout<'_>); 2]) -> Result<Vec<Window>> {
+        let [(new_name, new), (name, cache)] = parts;
+        let rows = windows(self.queries(), usize::MAX, [new.cuts(new_name, 2)?]);
+        let slots = self.pages.saturating_mul(self.page_size);
+        let slots = windows(slots, usize::MAX, [cache.cuts(name, 2)?]);
+        let pairs = rows.iter().flat_map(|rows| slots.iter().map(move |slots| (rows, slots)));
+        let used = pairs.filter(|(rows, slots)| {
+            let range = slots.start as u64..slots.end as u64;
+            self.slots[(*rows).clone()].iter().any(|&slot| range.contains(&slot.into()))
+        });
+        Ok(used.map(|(rows, slots)| Window { rows: rows.clone(), slots: slots.clone() }).collect())
     }
 
     /// Whether the plan serves arrays of these sizes.

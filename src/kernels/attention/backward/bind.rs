@@ -1,8 +1,10 @@
 //! The push constants of each launch: which tensor goes where.
 
+use std::ops::Range;
+
 use super::super::bound::Bound;
 use super::super::{BackwardInputs, BackwardOutputs, DevicePlan, Gradient, load};
-use super::call::{Call, Step};
+use super::call::{Call, Step, within};
 use crate::error::Result;
 use crate::kernels::Launch;
 use crate::kernels::index_range::narrow;
@@ -18,6 +20,8 @@ pub(super) struct Binding<'a> {
     pub(super) outputs: &'a BackwardOutputs<Tensor>,
     /// The gradients as the kernels write them: the outputs, or f32 scratch to be packed into those.
     pub(super) written: &'a [(Gradient, Tensor)],
+    /// The rows, or the pages, that the tensors have of all.
+    pub(super) window: Range<usize>,
 }
 
 fn find<'a>(gradients: &'a [(Gradient, Tensor)], wanted: &[Gradient]) -> Option<&'a Tensor> {
@@ -54,18 +58,20 @@ impl Binding<'_> {
             page_size: narrow("page_size", geometry.page_size)?,
             heads: narrow("heads", geometry.heads)?,
             kv_heads: narrow("kv_heads", geometry.kv_heads)?,
+            first_row: narrow("queries", self.window.start)?,
             scale: call.options.scale,
             ..Push::default()
         };
         let bound = Bound::new(&inputs.history);
         let statistics = (geometry.statistics_columns < 3).then_some(&outputs.statistics);
-        let load = || load::of_rows(&plan.plan, call.options.causal, geometry.pair_elements());
+        let (causal, pair) = (call.options.causal, geometry.pair_elements());
+        let load = || load::of_rows(&plan.plan, causal, pair, &self.window);
         launch.record_loaded(recorder, load, |access| Push {
             q_index: access.read(&inputs.q),
-            k_index: access.read(bound.k),
-            v_index: access.read(bound.v),
+            k_index: access.read_parts(bound.k),
+            v_index: access.read_parts(bound.v),
             q_position_index: access.read_if(bound.q_position),
-            k_position_index: access.read_if(bound.k_position),
+            k_position_index: access.read_parts_if(bound.k_position),
             output_gradient_index: access.read(&inputs.output_gradient),
             output_index: access.read_if(inputs.output.as_ref()),
             metadata_index: access.read(&plan.metadata),
@@ -88,22 +94,27 @@ impl Binding<'_> {
             page_size: narrow("page_size", geometry.page_size)?,
             heads: narrow("heads", geometry.heads)?,
             kv_heads: narrow("kv_heads", geometry.kv_heads)?,
+            base_page: narrow("pages", self.window.start)?,
+            first_page: match call.options.compact_history {
+                true => narrow("pages", within(plan.plan.active_pages(), &self.window).start)?,
+                false => narrow("pages", self.window.start)?,
+            },
             scale: call.options.scale,
             ..Push::default()
         };
         let bound = Bound::new(&inputs.history);
         let pages = call.options.compact_history.then_some(&plan.active_pages);
-        let load = || load::of_slots(&plan.plan, &call.options, geometry);
+        let load = || load::of_slots(&plan.plan, &call.options, geometry, &self.window);
         launch.record_loaded(recorder, load, |access| Push {
-            q_index: access.read(&inputs.q),
+            q_index: access.read_parts(&inputs.q),
             k_index: access.read(bound.k),
             v_index: access.read(bound.v),
-            q_position_index: access.read_if(bound.q_position),
+            q_position_index: access.read_parts_if(bound.q_position),
             k_position_index: access.read_if(bound.k_position),
-            output_gradient_index: access.read(&inputs.output_gradient),
+            output_gradient_index: access.read_parts(&inputs.output_gradient),
             metadata_index: access.read(&plan.metadata),
             inverse_index: access.read(&plan.inverse),
-            statistics_index: access.read(&outputs.statistics),
+            statistics_index: access.read_parts(&outputs.statistics),
             pages_index: access.read_if(pages),
             k_gradient_index: access.write_if(self.gradient(&[Gradient::K, Gradient::Latent])),
             v_gradient_index: access.write_if(self.gradient(&[Gradient::V])),
@@ -115,7 +126,9 @@ impl Binding<'_> {
     fn pack(&self, recorder: &mut Recorder<'_>, launch: &Launch, gradient: Gradient) -> Result<()> {
         let target = find(&self.outputs.gradients, &[gradient]);
         match self.gradient(&[gradient]).zip(target) {
-            Some((source, target)) => pack::record(recorder, launch, source, target),
+            Some((source, target)) => {
+                pack::record(recorder, launch, source, (gradient.output_name(), target))
+            }
             None => Ok(()),
         }
     }
@@ -128,10 +141,15 @@ impl Binding<'_> {
     ) -> Result<()> {
         use clear_pages::Push;
         let page_words = self.call.page_words(gradient)?;
+        let base = narrow("pages", self.window.start)?;
+        let first = within(self.plan.plan.inactive_pages(), &self.window).start;
+        let first = narrow("pages", first)?;
         launch.record(recorder, |access| Push {
             pages_index: access.read(&self.plan.inactive_pages),
             target_index: access.write_if(self.gradient(&[gradient])),
             page_words,
+            base_page: base,
+            first_page: first,
             ..Push::default()
         })
     }

@@ -1,15 +1,19 @@
 //! A checked call, and the launches that it comes to.
 
+use std::ops::Range;
+
 use super::super::{BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan};
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
 use crate::kernels::layout::Rows;
+use crate::kernels::windows::{check_scratch, scratch_bytes, scratch_rows, windows};
 use crate::kernels::{Launch, Layout, Target, expect_dtype, expect_tensor, for_dtype, pack};
 use crate::manifest::{clear_pages, history_backward, query_backward};
 use crate::runtime::{Runtime, Tensor};
 
 /// One checked call.
+#[derive(Clone)]
 pub(super) struct Call {
     pub(super) geometry: Geometry,
     pub(super) options: Options,
@@ -20,10 +24,33 @@ pub(super) struct Call {
     accumulate: Gradients,
     given_output: bool,
     rows: RowsOf,
+    parts: PartsOf,
+    /// The rows, and the pages, that are under way at a time.
+    windows: Windows,
+}
+
+/// What the launches go over: the query kernel over rows, the history kernel over pages.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Windows {
+    pub(super) rows: Vec<Range<usize>>,
+    pub(super) pages: Vec<Range<usize>>,
+}
+
+/// Rows that each binding shows of what a kernel finds anywhere, 0 where one shows all: rows of the cache of keys, values
+/// and their positions, rows of queries of all else.
+#[derive(Clone, Copy, Default)]
+struct PartsOf {
+    k: u32,
+    v: u32,
+    k_position: u32,
+    q: u32,
+    q_position: u32,
+    output_gradient: u32,
+    statistics: u32,
 }
 
 /// How the arrays that may be views lie. What the call lacks is nowhere.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct RowsOf {
     q: Rows,
     q_position: Rows,
@@ -31,6 +58,15 @@ struct RowsOf {
     output: Rows,
     q_gradient: Rows,
     q_position_gradient: Rows,
+}
+
+/// The last axes that are a row of queries, [heads, dim], and a page, [page_size, kv_heads, dim].
+pub(super) const ROW: usize = 2;
+pub(super) const PAGE: usize = 3;
+
+/// Whether an array has a row a query; the others have pages.
+pub(super) fn has_rows(array: &str) -> bool {
+    matches!(array, "q" | "q_position" | "output_gradient" | "output" | "statistics")
 }
 
 /// What a launch is for.
@@ -82,8 +118,107 @@ impl Call {
         plan.check_call("paged-attention-backward", &geometry, options.causal)?;
         let (gradients, accumulate) = resolve(geometry.is_mla())?;
         let given_output = inputs.output.is_some();
-        let rows = RowsOf::new(inputs, &geometry)?;
-        Ok(Self { geometry, options: *options, dtype, gradients, accumulate, given_output, rows })
+        let (parts, windows) = (PartsOf::default(), Windows::default());
+        let (rows, options) = (RowsOf::new(inputs, &geometry)?, *options);
+        Ok(Self {
+            geometry,
+            options,
+            dtype,
+            gradients,
+            accumulate,
+            given_output,
+            rows,
+            parts,
+            windows,
+        })
+    }
+
+    /// As [`Call::new`], with outputs of their own.
+    pub(super) fn on_own_outputs(
+        inputs: &BackwardInputs<Layout<'_>>,
+        plan: &Plan,
+        options: &Options,
+        target: Target,
+    ) -> Result<Self> {
+        let inputs = inputs.map(|_, layout| layout.on(target));
+        Self::new(&inputs, plan, options)?.with_own_outputs(&inputs, target)
+    }
+
+    /// As [`Call::of_statistics`], with outputs of their own.
+    pub(super) fn statistics_on_own_outputs(
+        inputs: &BackwardInputs<Layout<'_>>,
+        plan: &Plan,
+        options: &Options,
+        target: Target,
+    ) -> Result<Self> {
+        let inputs = inputs.map(|_, layout| layout.on(target));
+        Self::of_statistics(&inputs, plan, options)?.with_own_outputs(&inputs, target)
+    }
+
+    fn with_own_outputs(self, inputs: &BackwardInputs<Layout<'_>>, target: Target) -> Result<Self> {
+        let mut call = self;
+        let shape = |g| (g, call.geometry.gradient_shape(g));
+        let shapes: Vec<_> = call.gradients.iter().map(shape).collect();
+        let own = |dtype, shape| Layout::dense(shape, dtype).on(target);
+        let gradients: Vec<_> = shapes.iter().map(|(g, s)| (*g, own(call.dtype, s))).collect();
+        let shape = call.geometry.statistics_shape();
+        let statistics = match inputs.statistics {
+            Some(complete) if call.geometry.statistics_columns == 3 => complete,
+            _ => own(Dtype::F32, &shape),
+        };
+        call.divide(inputs, &gradients, statistics, target)?;
+        Ok(call)
+    }
+
+    /// Divides the work where bindings end, and where scratch would be large.
+    fn divide(
+        &mut self,
+        inputs: &BackwardInputs<Layout<'_>>,
+        gradients: &[(Gradient, Layout<'_>)],
+        statistics: Layout<'_>,
+        target: Target,
+    ) -> Result<()> {
+        self.parts = PartsOf::new(inputs, statistics)?;
+        let Geometry { heads, kv_heads, page_size, queries, pages, .. } = self.geometry;
+        let Geometry { key_dim, value_dim, position_dim, .. } = self.geometry;
+        let mut rows = vec![statistics.cuts("statistics", ROW)?];
+        let mut cuts = Vec::new();
+        inputs.try_map(|name, layout| {
+            match has_rows(name) {
+                true => rows.push(layout.cuts(name, ROW)?),
+                false => cuts.push(layout.cuts(name, PAGE)?),
+            }
+            Ok(())
+        })?;
+        for (g, layout) in gradients {
+            match g.is_history() {
+                true => cuts.push(layout.cuts(g.output_name(), PAGE)?),
+                false => rows.push(layout.cuts(g.output_name(), ROW)?),
+            }
+        }
+        let most = |width: usize| match self.is_wide() {
+            true => scratch_rows(width, target),
+            false => usize::MAX,
+        };
+        let page = page_size.saturating_mul(kv_heads);
+        let widest = key_dim.max(value_dim).max(position_dim);
+        self.windows = Windows {
+            rows: windows(queries, most(heads.saturating_mul(widest)), rows),
+            pages: windows(pages, most(page.saturating_mul(widest)), cuts),
+        };
+        Ok(())
+    }
+
+    /// What the query kernel goes over, where there is something for it to do: not when the statistics are complete and
+    /// no gradient of its own is asked for.
+    pub(super) fn row_windows(&self) -> &[Range<usize>] {
+        let needed = self.geometry.statistics_columns < 3 || self.gradients.any_query();
+        if needed { &self.windows.rows } else { &[] }
+    }
+
+    /// What the history kernel goes over, where a gradient of its own is asked for.
+    pub(super) fn page_windows(&self) -> &[Range<usize>] {
+        if self.gradients.any_history() { &self.windows.pages } else { &[] }
     }
 
     /// Whether the kernels leave f32 gradients to be packed: a row of halves that is no whole number of words shares
@@ -98,6 +233,7 @@ impl Call {
         &mut self,
         inputs: &BackwardInputs<Tensor>,
         outputs: &BackwardOutputs<Tensor>,
+        target: Target,
     ) -> Result<()> {
         let listed = outputs.gradients.iter().map(|&(g, _)| g).collect::<Vec<_>>();
         if Gradients::only(&listed) != self.gradients
@@ -119,13 +255,8 @@ impl Call {
                 layout.expect_dense(name)?;
                 continue;
             }
-            let rows = layout.rows(name, 2)?;
-            if !layout.is_whole_words(rows, 2) {
+            if !layout.is_whole_words(layout.rows(name, ROW)?, ROW) {
                 return Err(layout.refuse(name, "rows of halves that are whole words"));
-            }
-            match g {
-                Gradient::QPosition => self.rows.q_position_gradient = rows,
-                _ => self.rows.q_gradient = rows,
             }
         }
         let complete = inputs.statistics.as_ref().filter(|_| self.geometry.statistics_columns == 3);
@@ -137,7 +268,28 @@ impl Call {
             });
         }
         let shape = self.geometry.statistics_shape();
-        expect_tensor("statistics", &outputs.statistics, Dtype::F32, &shape)
+        expect_tensor("statistics", &outputs.statistics, Dtype::F32, &shape)?;
+        self.rows.set_gradients(&outputs.gradients)?;
+        let layouts = inputs.as_ref().map(|_, t| t.into());
+        let gradients: Vec<_> = outputs.gradients.iter().map(|(g, t)| (*g, t.into())).collect();
+        self.divide(&layouts, &gradients, (&outputs.statistics).into(), target)
+    }
+
+    /// The same call of a window of rows, which has these tensors, for the query kernel.
+    pub(super) fn of_rows(
+        &self,
+        rows: &Range<usize>,
+        inputs: &BackwardInputs<Tensor>,
+        outputs: &BackwardOutputs<Tensor>,
+    ) -> Result<Self> {
+        let mut call = Self { geometry: self.rows_of(rows), ..self.clone() };
+        call.rows = RowsOf::new(&inputs.as_ref().map(|_, t| t.into()), &call.geometry)?;
+        call.rows.set_gradients(&outputs.gradients)?;
+        Ok(call)
+    }
+
+    fn rows_of(&self, rows: &Range<usize>) -> Geometry {
+        Geometry { queries: rows.len(), ..self.geometry }
     }
 
     /// Whether an array can be a gradient of this call.
@@ -156,48 +308,88 @@ impl Call {
         self.check_gradient(gradient, old.into())
     }
 
-    /// The element type of the gradients as the kernels write them.
-    pub(super) fn written_dtype(&self) -> Dtype {
-        if self.is_wide() { Dtype::F32 } else { self.dtype }
-    }
-
     /// Whether the device can hold what the call allocates beside its inputs.
     pub(super) fn check_sizes(&self, runtime: &Runtime, plan: &Plan) -> Result<()> {
         for (name, words) in plan.parts() {
-            runtime.check_size(name, Dtype::U32, &[words.len()])?;
+            runtime.check_binding(name, Dtype::U32, &[words.len()])?;
         }
         for g in self.gradients.iter() {
             let shape = self.geometry.gradient_shape(g);
-            runtime.check_size(g.output_name(), self.written_dtype(), &shape)?;
+            runtime.check_size(g.output_name(), self.dtype, &shape)?;
+            if self.is_wide() {
+                let width = shape[1..].iter().product();
+                check_scratch(runtime, g.output_name(), shape[0], width)?;
+            }
         }
         runtime.check_size("statistics", Dtype::F32, &self.geometry.statistics_shape())
     }
 
-    /// The launches in order. The query kernel has nothing to do when the statistics are complete and no gradient
-    /// of its own is asked for.
-    pub(super) fn launches(&self, plan: &Plan, target: Target) -> Result<Vec<(Step, Launch)>> {
+    /// Bytes of the scratch.
+    pub(super) fn scratch_bytes(&self) -> u64 {
+        let of = |g: Gradient| {
+            let width = self.geometry.gradient_shape(g)[1..].iter().product();
+            match g.is_history() {
+                true => scratch_bytes(self.page_windows(), width),
+                false => scratch_bytes(self.row_windows(), width),
+            }
+        };
+        if self.is_wide() { self.gradients.iter().map(of).sum() } else { 0 }
+    }
+
+    /// The launches in order, of all windows.
+    pub(super) fn all_launches(&self, plan: &Plan, target: Target) -> Result<Vec<Launch>> {
         let mut launches = Vec::new();
-        if self.geometry.statistics_columns < 3 || self.gradients.any_query() {
-            launches.push((Step::Query, self.query(target)?));
+        for rows in self.row_windows() {
+            let call = Self { geometry: self.rows_of(rows), ..self.clone() };
+            launches.extend(call.row_launches(target)?);
         }
-        if self.gradients.any_history() {
-            if self.options.compact_history {
-                let cleared = |g: &Gradient| g.is_history() && !self.adds(*g);
-                let cleared = self.gradients.iter().filter(cleared);
-                launches.extend(cleared.map(|g| (Step::Clear(g), clear(plan, target))));
-            }
-            launches.push((Step::History, self.history(plan, target)?));
+        for pages in self.page_windows() {
+            launches.extend(self.page_launches(plan, pages, target)?);
         }
-        if self.is_wide() {
-            for g in self.gradients.iter() {
-                let elements = self.geometry.gradient_shape(g).iter().product();
-                let accumulate = self.accumulate.contains(g);
-                let launch =
-                    pack::launch(g.output_name(), self.dtype, elements, accumulate, target)?;
-                launches.push((Step::Pack(g), launch));
-            }
-        }
+        Ok(launches.into_iter().map(|(_, launch)| launch).collect())
+    }
+
+    /// The launches of a window of rows in order.
+    pub(super) fn row_launches(&self, target: Target) -> Result<Vec<(Step, Launch)>> {
+        let mut launches = vec![(Step::Query, self.query(target)?)];
+        launches.extend(self.packs(|g| !g.is_history(), None, target)?);
         Ok(launches)
+    }
+
+    /// The launches of a window of pages in order.
+    pub(super) fn page_launches(
+        &self,
+        plan: &Plan,
+        pages: &Range<usize>,
+        target: Target,
+    ) -> Result<Vec<(Step, Launch)>> {
+        let mut launches = Vec::new();
+        if self.options.compact_history {
+            let cleared = |g: &Gradient| g.is_history() && !self.adds(*g);
+            let launch = clear(within(plan.inactive_pages(), pages).len(), target);
+            let cleared = self.gradients.iter().filter(cleared);
+            launches.extend(cleared.map(|g| (Step::Clear(g), launch.clone())));
+        }
+        launches.push((Step::History, self.history(plan, pages, target)?));
+        launches.extend(self.packs(Gradient::is_history, Some(pages.len()), target)?);
+        Ok(launches)
+    }
+
+    /// The packing of some gradients, of so many pages.
+    fn packs(
+        &self,
+        which: impl Fn(Gradient) -> bool,
+        pages: Option<usize>,
+        target: Target,
+    ) -> Result<Vec<(Step, Launch)>> {
+        let geometry = Geometry { pages: pages.unwrap_or(0), ..self.geometry };
+        let packed = self.gradients.iter().filter(|g| self.is_wide() && which(*g));
+        let packs = packed.map(|g| {
+            let elements = geometry.gradient_shape(g).iter().product();
+            let (name, accumulate) = (g.output_name(), self.accumulate.contains(g));
+            Ok((Step::Pack(g), pack::launch(name, self.dtype, elements, accumulate, target)?))
+        });
+        packs.collect()
     }
 
     /// Whether the kernel that sums a gradient adds it to what is there; in f32 scratch there is nothing.
@@ -240,6 +432,9 @@ impl Call {
             q_gradient_stride: self.rows.q_gradient.stride,
             q_position_gradient_first: self.rows.q_position_gradient.first,
             q_position_gradient_stride: self.rows.q_position_gradient.stride,
+            k_part_rows: self.parts.k,
+            v_part_rows: self.parts.v,
+            k_position_part_rows: self.parts.k_position,
         };
         Ok(Launch {
             kernel: for_dtype(&query_backward::F32, "q", self.dtype)?,
@@ -248,7 +443,7 @@ impl Call {
         })
     }
 
-    fn history(&self, plan: &Plan, target: Target) -> Result<Launch> {
+    fn history(&self, plan: &Plan, pages: &Range<usize>, target: Target) -> Result<Launch> {
         let (geometry, options) = (&self.geometry, &self.options);
         let need = |g| self.gradients.contains(g);
         let constants = history_backward::Constants {
@@ -275,15 +470,19 @@ impl Call {
             q_position_stride: self.rows.q_position.stride,
             output_gradient_first: self.rows.output_gradient.first,
             output_gradient_stride: self.rows.output_gradient.stride,
+            q_part_rows: self.parts.q,
+            q_position_part_rows: self.parts.q_position,
+            output_gradient_part_rows: self.parts.output_gradient,
+            statistics_part_rows: self.parts.statistics,
         };
-        let slots = match options.compact_history {
-            true => plan.active_pages().len() * geometry.page_size,
-            false => geometry.slots(),
+        let launched = match options.compact_history {
+            true => within(plan.active_pages(), pages).len(),
+            false => pages.len(),
         };
         Ok(Launch {
             kernel: for_dtype(&history_backward::F32, "q", self.dtype)?,
             constants: constants.words(),
-            groups: [slots, geometry.kv_heads],
+            groups: [launched.saturating_mul(geometry.page_size), geometry.kv_heads],
         })
     }
 
@@ -309,18 +508,63 @@ impl RowsOf {
             Ok(())
         })?;
         let own = |g: Gradient| {
-            Layout::dense(&geometry.gradient_shape(g), Dtype::F32).rows(g.output_name(), 2)
+            // One row stands for all: how many there are is for the windows.
+            let row = geometry.gradient_shape(g);
+            Layout::dense(&row[1..], Dtype::F32).rows(g.output_name(), ROW)
         };
         rows.q_gradient = own(Gradient::Q)?;
         rows.q_position_gradient = own(Gradient::QPosition)?;
         Ok(rows)
     }
+
+    /// The query kernel's gradients where they lie; what is packed later is written without gaps.
+    fn set_gradients(&mut self, gradients: &[(Gradient, Tensor)]) -> Result<()> {
+        for (g, tensor) in gradients {
+            let place = match g {
+                Gradient::Q => &mut self.q_gradient,
+                Gradient::QPosition => &mut self.q_position_gradient,
+                _ => continue,
+            };
+            *place = Layout::from(tensor).rows(g.output_name(), ROW)?;
+        }
+        Ok(())
+    }
 }
 
-fn clear(plan: &Plan, target: Target) -> Launch {
+impl PartsOf {
+    fn new(inputs: &BackwardInputs<Layout<'_>>, statistics: Layout<'_>) -> Result<Self> {
+        let mut parts = Self::default();
+        parts.statistics = statistics.parts("statistics", ROW)?.1;
+        inputs.try_map(|name, layout| {
+            let (place, inner) = match name {
+                "q" => (&mut parts.q, ROW),
+                "q_position" => (&mut parts.q_position, ROW),
+                "output_gradient" => (&mut parts.output_gradient, ROW),
+                "k" | "latent" => (&mut parts.k, 1),
+                "v" => (&mut parts.v, 1),
+                "k_position" => (&mut parts.k_position, 1),
+                _ => return Ok(()),
+            };
+            *place = layout.parts(name, inner)?.1;
+            Ok(())
+        })?;
+        if inputs.is_mla() {
+            parts.v = parts.k;
+        }
+        Ok(parts)
+    }
+}
+
+/// Where in a list of increasing pages those of a window are.
+pub(super) fn within(list: &[u32], pages: &Range<usize>) -> Range<usize> {
+    let place = |end: usize| list.partition_point(|&page| (page as usize) < end);
+    place(pages.start)..place(pages.end)
+}
+
+fn clear(pages: usize, target: Target) -> Launch {
     Launch {
         kernel: &clear_pages::F32,
         constants: clear_pages::Constants { lanes: target.lanes }.words(),
-        groups: [plan.inactive_pages().len(), 1],
+        groups: [pages, 1],
     }
 }

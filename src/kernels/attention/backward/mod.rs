@@ -39,8 +39,10 @@
 mod bind;
 mod call;
 
+use std::ops::Range;
+
 use bind::Binding;
-use call::Call;
+use call::{Call, PAGE, ROW, Step, has_rows};
 
 use super::{
     BackwardInputs, BackwardOutputs, DevicePlan, Geometry, Gradient, Gradients, Options, Plan,
@@ -48,6 +50,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
+use crate::kernels::windows::{self, Scratch};
 use crate::kernels::{Launch, Layout, Run, Target, prepare};
 use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
@@ -100,7 +103,8 @@ pub(crate) fn run_planned<'a>(
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = plan()?;
-    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), &plan, options)?;
+    let layouts = inputs.as_ref().map(|_, t| t.into());
+    let call = Call::on_own_outputs(&layouts, &plan, options, Target::of(runtime))?;
     call.check_sizes(runtime, &plan)?;
     for (gradient, old) in onto {
         call.check_old(*gradient, old)?;
@@ -136,12 +140,15 @@ pub(crate) fn run_statistics<'a>(
     let geometry = Geometry::of_backward(&inputs.as_ref().map(|_, t| t.shape()))?;
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
-    let call = Call::of_statistics(&inputs.as_ref().map(|_, t| t.into()), &plan, options)?;
-    call.check_sizes(runtime, &plan)?;
+    let (layouts, target) = (inputs.as_ref().map(|_, t| t.into()), Target::of(runtime));
+    Call::statistics_on_own_outputs(&layouts, &plan, options, target)?
+        .check_sizes(runtime, &plan)?;
     let plan = DevicePlan::upload(runtime, plan)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let statistics = runtime.tensor("statistics", Dtype::F32, &geometry.statistics_shape())?;
     let outputs = BackwardOutputs { gradients: Vec::new(), statistics };
+    let layouts = inputs.as_ref().map(|_, t| t.into());
+    let call = Call::of_statistics(&layouts, &plan.plan, options)?;
     let timings =
         execution.run(|recorder| record_call(recorder, call, &inputs, &plan, &outputs))?;
     Ok(Run { outputs: runtime.download(&outputs.statistics)?, timings })
@@ -226,18 +233,25 @@ fn record_call(
     plan: &DevicePlan,
     outputs: &BackwardOutputs<Tensor>,
 ) -> Result<()> {
-    call.set_outputs(inputs, outputs)?;
-    let runtime = recorder.runtime();
-    let scratch = match call.is_wide() {
-        true => gradient_tensors(runtime, &call.geometry, call.gradients, Dtype::F32)?,
-        false => Vec::new(),
-    };
-    let written = if call.is_wide() { &scratch } else { &outputs.gradients };
-    let binding = Binding { call: &call, inputs, plan, outputs, written };
-    let launches = call.launches(&plan.plan, Target::of(runtime))?;
-    prepare(runtime, launches.iter().map(|(_, launch)| launch))?;
-    for (step, launch) in launches {
-        binding.record(recorder, step, &launch)?;
+    let target = Target::of(recorder.runtime());
+    call.set_outputs(inputs, outputs, target)?;
+    prepare(recorder.runtime(), &call.all_launches(&plan.plan, target)?)?;
+    let mut scratch = Scratch::new(call.row_windows());
+    for rows in call.row_windows() {
+        let part = Part { axes: ROW, window: rows, scratch: &mut scratch };
+        let of_rows = |g: Gradient| !g.is_history();
+        let (inputs, outputs) = part.narrow(inputs, outputs, has_rows, of_rows)?;
+        let call = call.of_rows(rows, &inputs, &outputs)?;
+        let launches = call.row_launches(target)?;
+        part.record(recorder, &call, (&inputs, &outputs, plan), of_rows, launches)?;
+    }
+    let mut scratch = Scratch::new(call.page_windows());
+    for pages in call.page_windows() {
+        let part = Part { axes: PAGE, window: pages, scratch: &mut scratch };
+        let (inputs, outputs) =
+            part.narrow(inputs, outputs, |name| !has_rows(name), Gradient::is_history)?;
+        let launches = call.page_launches(&plan.plan, pages, target)?;
+        part.record(recorder, &call, (&inputs, &outputs, plan), Gradient::is_history, launches)?;
     }
     Ok(())
 }
@@ -249,8 +263,72 @@ pub(crate) fn launches_of_statistics(
     options: &Options,
     target: Target,
 ) -> Result<Vec<Launch>> {
-    let launches = Call::of_statistics(inputs, plan, options)?.launches(plan, target)?;
-    Ok(launches.into_iter().map(|(_, launch)| launch).collect())
+    Call::statistics_on_own_outputs(inputs, plan, options, target)?.all_launches(plan, target)
+}
+
+/// A window of a call: of rows, or of pages.
+struct Part<'a> {
+    /// The last axes that are a row, or a page.
+    axes: usize,
+    window: &'a Range<usize>,
+    scratch: &'a mut Scratch,
+}
+
+impl Part<'_> {
+    /// The window's part of the arrays that have its rows or pages, all of the others.
+    fn narrow(
+        &self,
+        inputs: &BackwardInputs<Tensor>,
+        outputs: &BackwardOutputs<Tensor>,
+        is_input: impl Fn(&str) -> bool,
+        is_gradient: impl Fn(Gradient) -> bool,
+    ) -> Result<(BackwardInputs<Tensor>, BackwardOutputs<Tensor>)> {
+        let narrow = |name: &'static str, chosen: bool, tensor: &Tensor| -> Result<Tensor> {
+            if !chosen {
+                return Ok(tensor.clone());
+            }
+            let part = windows::narrow(tensor, self.axes, self.window)?;
+            if name == "statistics" || self.axes == PAGE {
+                Layout::from(&part).expect_dense(name)?;
+            }
+            Ok(part)
+        };
+        let gradients = outputs.gradients.iter();
+        let gradients =
+            gradients.map(|(g, t)| Ok((*g, narrow(g.output_name(), is_gradient(*g), t)?)));
+        let outputs = BackwardOutputs {
+            gradients: gradients.collect::<Result<_>>()?,
+            statistics: narrow("statistics", is_input("statistics"), &outputs.statistics)?,
+        };
+        Ok((inputs.as_ref().try_map(|name, t| narrow(name, is_input(name), t))?, outputs))
+    }
+
+    /// Records launches on narrowed tensors.
+    fn record(
+        self,
+        recorder: &mut Recorder<'_>,
+        call: &Call,
+        (inputs, outputs, plan): (&BackwardInputs<Tensor>, &BackwardOutputs<Tensor>, &DevicePlan),
+        is_gradient: impl Fn(Gradient) -> bool,
+        launches: Vec<(Step, Launch)>,
+    ) -> Result<()> {
+        let runtime = recorder.runtime();
+        let rows = self.window.len();
+        let mut scratch = |g: Gradient, t: &Tensor| {
+            Ok((g, self.scratch.get(runtime, g.output_name(), rows, t.shape())?))
+        };
+        let written = match call.is_wide() {
+            true => {
+                let own = outputs.gradients.iter().filter(|(g, _)| is_gradient(*g));
+                own.map(|(g, t)| scratch(*g, t)).collect::<Result<_>>()?
+            }
+            false => outputs.gradients.clone(),
+        };
+        let (written, window) = (&written[..], self.window.clone());
+        let binding = Binding { call, inputs, plan, outputs, written, window };
+        let mut launches = launches.into_iter();
+        launches.try_for_each(|(step, launch)| binding.record(recorder, step, &launch))
+    }
 }
 
 /// What a call launches, in order, without a device: `inputs` are the layouts of the arrays.
@@ -263,6 +341,19 @@ pub fn launches(
     options: &Options,
     target: Target,
 ) -> Result<Vec<Launch>> {
-    let launches = Call::new(inputs, plan, options)?.launches(plan, target)?;
-    Ok(launches.into_iter().map(|(_, launch)| launch).collect())
+    Call::on_own_outputs(inputs, plan, options, target)?.all_launches(plan, target)
+}
+
+/// Bytes that such a call allocates beside its results: where a width of halves is odd, f32 rows or pages of each gradient,
+/// of which there are 64 MiB or 128 at a time.
+///
+/// # Errors
+/// As [`launches`].
+pub fn scratch_bytes(
+    inputs: &BackwardInputs<Layout<'_>>,
+    plan: &Plan,
+    options: &Options,
+    target: Target,
+) -> Result<u64> {
+    Ok(Call::on_own_outputs(inputs, plan, options, target)?.scratch_bytes())
 }

@@ -53,6 +53,7 @@ impl Binding<'_> {
             kv_heads: narrow("kv_heads", geometry.kv_heads)?,
             chunks: narrow("chunks", call.split.chunks)?,
             chunk_tokens: narrow("tokens of a chunk", call.split.tokens)?,
+            first_row: narrow("queries", call.first_row)?,
             scale: call.options.scale,
             ..Push::default()
         };
@@ -62,13 +63,15 @@ impl Binding<'_> {
             false => [1, usize::MAX],
         };
         let pair = geometry.pair_elements();
-        let load = || load::of_chunks(&plan.plan, call.options.causal, pair, chunks, tokens);
+        let rows = call.first_row..call.first_row + geometry.queries;
+        let load =
+            || load::of_chunks(&plan.plan, call.options.causal, pair, [chunks, tokens], &rows);
         launch.record_loaded(recorder, load, |access| Push {
             q_index: access.read(&inputs.q),
-            k_index: access.read(bound.k),
-            v_index: access.read(bound.v),
+            k_index: access.read_parts(bound.k),
+            v_index: access.read_parts(bound.v),
             q_position_index: access.read_if(bound.q_position),
-            k_position_index: access.read_if(bound.k_position),
+            k_position_index: access.read_parts_if(bound.k_position),
             metadata_index: access.read(&plan.metadata),
             output_index: access.write(&written.output),
             statistics_index: access.write(&written.statistics),
@@ -91,6 +94,8 @@ impl Binding<'_> {
             heads: narrow("heads", call.geometry.heads)?,
             chunks: narrow("chunks", call.split.chunks)?,
             chunk_tokens: narrow("tokens of a chunk", call.split.tokens)?,
+            first_row: narrow("queries", call.first_row)?,
+            rows: narrow("queries", call.geometry.queries)?,
             ..Push::default()
         };
         launch.record(recorder, |access| Push {

@@ -49,12 +49,13 @@ mod call;
 mod split;
 
 use bind::Binding;
-use call::Call;
+use call::{Call, ROW};
 pub(crate) use split::Split;
 
 use super::{DevicePlan, ForwardInputs, ForwardOutputs, Geometry, Options, Plan, Schedule};
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
+use crate::kernels::windows::{self, Scratch};
 use crate::kernels::{Launch, Layout, Run, Target, prepare};
 use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 
@@ -87,7 +88,8 @@ pub(crate) fn run_split<'a>(
     // The arrays first: a plan for a cache that the device cannot hold takes long to make.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let plan = Plan::new(schedule, &geometry, options.query_block_rows)?;
-    let call = Call::new(&inputs.as_ref().map(|_, t| t.into()), None, &plan, options, split)?;
+    let (layouts, target) = (inputs.as_ref().map(|_, t| t.into()), Target::of(runtime));
+    let call = Call::new(&layouts, None, &plan, options, split, target)?;
     call.check_sizes(runtime, &plan)?;
     let plan = DevicePlan::upload(runtime, plan)?;
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
@@ -139,27 +141,50 @@ fn record_split(
     outputs: &ForwardOutputs<Tensor>,
     split: Option<Split>,
 ) -> Result<()> {
-    let (layouts, output) = (inputs.as_ref().map(|_, t| t.into()), (&outputs.output).into());
-    let call = Call::new(&layouts, Some(output), &plan.plan, options, split)?;
-    call.check_statistics(&outputs.statistics)?;
     let runtime = recorder.runtime();
+    let target = Target::of(runtime);
+    let layouts = ForwardOutputs {
+        output: (&outputs.output).into(),
+        statistics: (&outputs.statistics).into(),
+    };
+    let of_inputs = inputs.as_ref().map(|_, t| t.into());
+    let call = Call::new(&of_inputs, Some(layouts), &plan.plan, options, split, target)?;
+    call.check_statistics(&outputs.statistics)?;
     call.check_scratch(runtime)?;
-    let scratch = if call.is_partial() { Some(scratch(runtime, &call)?) } else { None };
-    let binding = Binding { call: &call, inputs, plan, outputs, scratch: scratch.as_ref() };
-    let launches = call.launches(Target::of(runtime))?;
-    prepare(runtime, launches.iter().map(|(_, launch)| launch))?;
-    for (step, launch) in launches {
-        binding.record(recorder, step, &launch)?;
+    prepare(runtime, &call.all_launches(target)?)?;
+    let mut scratch = Scratch::new(&call.windows);
+    for rows in &call.windows {
+        let part = |name: &'static str, t: &Tensor| match name {
+            "q" | "q_position" | "output" | "statistics" => windows::narrow(t, ROW, rows),
+            _ => Ok(t.clone()),
+        };
+        let (inputs, outputs) = (inputs.as_ref().try_map(part)?, outputs.as_ref().try_map(part)?);
+        Layout::from(&outputs.statistics).expect_dense("statistics")?;
+        let layouts = inputs.as_ref().map(|_, t| t.into());
+        let call = call.window(rows, &layouts, &(&outputs.output).into())?;
+        let scratch = match call.is_partial() {
+            true => Some(scratch_of(runtime, &call, &mut scratch)?),
+            false => None,
+        };
+        let (inputs, outputs) = (&inputs, &outputs);
+        let binding = Binding { call: &call, inputs, plan, outputs, scratch: scratch.as_ref() };
+        for (step, launch) in call.launches(target)? {
+            binding.record(recorder, step, &launch)?;
+        }
     }
     Ok(())
 }
 
-fn scratch(runtime: &Runtime, call: &Call) -> Result<ForwardOutputs<Tensor>> {
+fn scratch_of(
+    runtime: &Runtime,
+    call: &Call,
+    scratch: &mut Scratch,
+) -> Result<ForwardOutputs<Tensor>> {
     let [sums, statistics] = call.scratch();
-    Ok(ForwardOutputs {
-        output: runtime.tensor(sums.0, Dtype::F32, &sums.1)?,
-        statistics: runtime.tensor(statistics.0, Dtype::F32, &statistics.1)?,
-    })
+    let mut get = |(name, shape): (&'static str, [usize; 4])| {
+        scratch.get(runtime, name, call.geometry.queries, &shape)
+    };
+    Ok(ForwardOutputs { output: get(sums)?, statistics: get(statistics)? })
 }
 
 /// What a call launches, in order, without a device: `inputs` are the layouts of the arrays.
@@ -183,6 +208,19 @@ pub(crate) fn launches_split(
     split: Option<Split>,
     target: Target,
 ) -> Result<Vec<Launch>> {
-    let launches = Call::new(inputs, None, plan, options, split)?.launches(target)?;
-    Ok(launches.into_iter().map(|(_, launch)| launch).collect())
+    Call::new(inputs, None, plan, options, split, target)?.all_launches(target)
+}
+
+/// Bytes that such a call allocates beside its results: the sums of chunks of long histories; where value_dim of halves is
+/// odd, f32 rows of the output, of which there are 64 MiB or 128 at a time.
+///
+/// # Errors
+/// As [`launches`].
+pub fn scratch_bytes(
+    inputs: &ForwardInputs<Layout<'_>>,
+    plan: &Plan,
+    options: &Options,
+    target: Target,
+) -> Result<u64> {
+    Ok(Call::new(inputs, None, plan, options, None, target)?.scratch_bytes())
 }

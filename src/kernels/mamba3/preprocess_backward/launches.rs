@@ -1,45 +1,105 @@
 //! What a backward launches.
 
+use std::ops::Range;
+
 use super::super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, dtype_of};
-use super::super::rows::{Copies, Written, place};
+use super::super::rows::{Copies, Written, place, row_axes};
 use super::super::workgroup_size;
 use super::{Accumulate, DT_BIAS_CHUNK_ROWS};
 use crate::error::Result;
 use crate::host::Dtype;
 use crate::kernels::index_range::narrow;
 use crate::kernels::layout::Rows;
+use crate::kernels::windows::{scratch_bytes, scratch_rows, windows};
 use crate::kernels::{Launch, Layout, Target, for_dtype, pack};
 use crate::manifest::{mamba3_dt_bias_gradient, mamba3_preprocess_backward};
 
-/// In the order in which they run.
+/// What runs over a window of rows, in that order.
 pub(super) struct Launches {
     pub(super) copies: Copies,
     pub(super) preprocess: Launch,
     pub(super) pack: Option<Launch>,
-    pub(super) chunk_sums: Launch,
+}
+
+/// The sum of the dt_bias terms: of chunks of rows, then of the chunks.
+pub(super) struct Sums {
+    pub(super) chunks: Launch,
     pub(super) total: Launch,
 }
 
-/// Those on arrays without gaps.
+/// Bytes that a call on arrays without gaps allocates beside its results.
+pub(super) fn scratch_on_dense(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<u64> {
+    let dense = |name: &str, shape| Layout::dense(shape, dtype_of(name, dtype)).on(target);
+    let (inputs, outputs) = (geometry.backward_inputs(), geometry.backward_outputs());
+    let inputs = inputs.as_ref().map(|name, shape| dense(name, shape));
+    let outputs = outputs.as_ref().map(|name, shape| dense(name, shape));
+    let windows = windows_of(geometry, &inputs, &outputs, target)?;
+    let wide = written(geometry, &outputs)?.wide;
+    let packed = if wide { scratch_bytes(&windows, geometry.projected_width()) } else { 0 };
+    let chunks = geometry.rows.div_ceil(DT_BIAS_CHUNK_ROWS) as u64;
+    Ok(packed + 4 * chunks * geometry.heads as u64)
+}
+
+/// Those on arrays without gaps, in the order in which they run.
 pub(super) fn on_dense(
     geometry: &Geometry,
     dtype: Dtype,
     accumulate: Accumulate,
     target: Target,
-) -> Result<Launches> {
+) -> Result<Vec<Launch>> {
+    let dense = |name: &str, shape| Layout::dense(shape, dtype_of(name, dtype)).on(target);
     let (inputs, outputs) = (geometry.backward_inputs(), geometry.backward_outputs());
-    let inputs = inputs.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
-    let outputs = outputs.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
-    Launches::new(geometry, &inputs, &outputs, Copies::ALL, accumulate, target)
+    let (inputs, outputs) =
+        (inputs.as_ref().map(|n, s| dense(n, s)), outputs.as_ref().map(|n, s| dense(n, s)));
+    let launches = Launches::new(geometry, &inputs, &outputs, Copies::ALL, accumulate, target)?;
+    let mut all = Vec::new();
+    for rows in windows_of(geometry, &inputs, &outputs, target)? {
+        let part = Geometry { rows: rows.len(), ..geometry.clone() };
+        all.push(Launch { groups: [part.filled_rows(), 1], ..launches.preprocess.clone() });
+        if launches.pack.is_some() {
+            all.push(pack_launch(&part, dtype, accumulate, target)?);
+        }
+    }
+    outputs.dt_bias_partial.parts("dt_bias_partial", 1)?;
+    let Sums { chunks, total } = Sums::new(geometry, accumulate, target);
+    all.extend([chunks, total]);
+    Ok(all)
+}
+
+/// The rows that are under way at a time.
+pub(super) fn windows_of(
+    geometry: &Geometry,
+    inputs: &BackwardInputs<Layout<'_>>,
+    outputs: &BackwardOutputs<Layout<'_>>,
+    target: Target,
+) -> Result<Vec<Range<usize>>> {
+    let wide = written(geometry, outputs)?.wide;
+    let most = if wide { scratch_rows(geometry.projected_width(), target) } else { usize::MAX };
+    let of_rows =
+        |(name, _): &(&str, &Layout<'_>)| !matches!(*name, "dt_bias" | "dt_bias_gradient");
+    let arrays = inputs.named().chain(outputs.named()).filter(of_rows);
+    let cuts = arrays.map(|(name, layout)| layout.cuts(name, row_axes(name)));
+    Ok(windows(geometry.rows, most, cuts.collect::<Result<Vec<_>>>()?))
+}
+
+/// Where the packed gradient is written.
+fn written(geometry: &Geometry, outputs: &BackwardOutputs<Layout<'_>>) -> Result<Written> {
+    let Geometry { inner_size, state_size, heads, rope_angles, .. } = *geometry;
+    let slices = [inner_size, state_size, heads, rope_angles];
+    Written::new("projected_gradient", &outputs.projected_gradient, slices)
+}
+
+fn pack_launch(
+    geometry: &Geometry,
+    dtype: Dtype,
+    accumulate: Accumulate,
+    target: Target,
+) -> Result<Launch> {
+    let elements = geometry.rows.saturating_mul(geometry.projected_width());
+    pack::launch("projected", dtype, elements, accumulate.projected_gradient, target)
 }
 
 impl Launches {
-    /// All that there are.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Launch> {
-        let Self { preprocess, pack, chunk_sums, total, .. } = self;
-        [Some(preprocess), pack.as_ref(), Some(chunk_sums), Some(total)].into_iter().flatten()
-    }
-
     pub(super) fn new(
         geometry: &Geometry,
         inputs: &BackwardInputs<Layout<'_>>,
@@ -49,25 +109,15 @@ impl Launches {
         target: Target,
     ) -> Result<Self> {
         narrow("rows", geometry.rows)?;
-        let (dtype, lanes) = (inputs.projected.dtype(), target.lanes);
+        let dtype = inputs.projected.dtype();
         let from = inputs.try_map(|name, layout| place(name, &layout))?;
         let to = outputs.try_map(|name, layout| place(name, &layout))?;
-        let Geometry { inner_size, state_size, heads, rope_angles, .. } = *geometry;
-        let slices = [inner_size, state_size, heads, rope_angles];
-        let packed = Written::new("projected_gradient", &outputs.projected_gradient, slices)?;
+        let packed = written(geometry, outputs)?;
         // What lies in its slice goes through the scratch as all else, but is not added to itself.
         let all = packed.wide && !accumulate.projected_gradient;
         let copies = if all { Copies::ALL } else { copies };
         let to = BackwardOutputs { projected_gradient: packed.rows, ..to };
-        let elements = geometry.rows * geometry.projected_width();
-        let pack = packed.wide.then(|| {
-            pack::launch("projected", dtype, elements, accumulate.projected_gradient, target)
-        });
-        let row_sum = |chunks, accumulate| Launch {
-            kernel: &mamba3_dt_bias_gradient::F32,
-            constants: mamba3_dt_bias_gradient::Constants { lanes, accumulate }.words(),
-            groups: [chunks, heads.div_ceil(lanes as usize)],
-        };
+        let pack = packed.wide.then(|| pack_launch(geometry, dtype, accumulate, target));
         Ok(Self {
             copies,
             preprocess: Launch {
@@ -80,9 +130,22 @@ impl Launches {
                 groups: [geometry.filled_rows(), 1],
             },
             pack: pack.transpose()?,
-            chunk_sums: row_sum(geometry.rows.div_ceil(DT_BIAS_CHUNK_ROWS), false),
-            total: row_sum(1, accumulate.dt_bias_gradient),
         })
+    }
+}
+
+impl Sums {
+    pub(super) fn new(geometry: &Geometry, accumulate: Accumulate, target: Target) -> Self {
+        let lanes = target.lanes;
+        let row_sum = |chunks, accumulate| Launch {
+            kernel: &mamba3_dt_bias_gradient::F32,
+            constants: mamba3_dt_bias_gradient::Constants { lanes, accumulate }.words(),
+            groups: [chunks, geometry.heads.div_ceil(lanes as usize)],
+        };
+        Self {
+            chunks: row_sum(geometry.rows.div_ceil(DT_BIAS_CHUNK_ROWS), false),
+            total: row_sum(1, accumulate.dt_bias_gradient),
+        }
     }
 }
 

@@ -4,16 +4,17 @@ mod launches;
 mod row_sum;
 
 use super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, Parameters, dtype_of};
-use super::rows::Copies;
+use super::rows::{Copies, row_axes};
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
+use crate::kernels::windows::{self, Scratch};
 use crate::kernels::{
     Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack, prepare,
 };
 use crate::manifest::mamba3_preprocess_backward;
 use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor, Timing};
-use launches::Launches;
+use launches::{Launches, Sums, windows_of};
 use row_sum::RowSum;
 
 /// Rows that the first level of the dt_bias sum adds in increasing order; the second level adds the chunks.
@@ -127,8 +128,9 @@ fn work<'a>(
     // No output is larger than the input that it is the gradient of, but for scratch.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
     let (dtype, target) = (inputs.projected.dtype(), Target::of(runtime));
-    if launches::on_dense(&geometry, dtype, onto.accumulate(), target)?.pack.is_some() {
-        runtime.check_size(SCRATCH, Dtype::F32, inputs.projected.shape())?;
+    let launches = launches::on_dense(&geometry, dtype, onto.accumulate(), target)?;
+    if launches.iter().any(|launch| launch.kernel.name == pack::NAME) {
+        windows::check_scratch(runtime, SCRATCH, geometry.rows, geometry.projected_width())?;
     }
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
     let outputs = allocate(runtime, &geometry, dtype)?;
@@ -213,6 +215,42 @@ fn record_chunks(
         expect_shape(name, tensor, shape)?;
     }
     let runtime = recorder.runtime();
+    let targets = outputs.as_ref().map(|_, t| t.into());
+    let windows = windows_of(&geometry, &layouts, &targets, Target::of(runtime))?;
+    let mut scratch = Scratch::new(&windows);
+    for rows in &windows {
+        let part = |name: &'static str, t: &Tensor| match name {
+            "dt_bias" | "dt_bias_gradient" => Ok(t.clone()),
+            _ => windows::narrow(t, row_axes(name), rows),
+        };
+        let inputs = inputs.as_ref().try_map(part)?;
+        let outputs = outputs.as_ref().try_map(part)?;
+        record_rows(recorder, &inputs, parameters, accumulate, &outputs, &mut scratch)?;
+    }
+    let (rows, heads) = (geometry.rows, geometry.heads);
+    let chunks = rows.div_ceil(DT_BIAS_CHUNK_ROWS);
+    let sums = runtime.tensor("dt_bias_chunks", Dtype::F32, &[chunks, heads])?;
+    let launches = Sums::new(&geometry, accumulate, Target::of(runtime));
+    prepare(runtime, [&launches.chunks, &launches.total])?;
+    let terms = RowSum { rows, heads, chunk_rows: DT_BIAS_CHUNK_ROWS };
+    terms.record(recorder, &launches.chunks, &outputs.dt_bias_partial, &sums)?;
+    let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };
+    chunks.record(recorder, &launches.total, &sums, &outputs.dt_bias_gradient)?;
+    Ok(sums)
+}
+
+/// Records all but the sum over rows, of rows that one binding shows of each tensor.
+fn record_rows(
+    recorder: &mut Recorder<'_>,
+    inputs: &BackwardInputs<Tensor>,
+    parameters: &Parameters,
+    accumulate: Accumulate,
+    outputs: &BackwardOutputs<Tensor>,
+    scratch: &mut Scratch,
+) -> Result<()> {
+    let runtime = recorder.runtime();
+    let layouts = inputs.as_ref().map(|_, t| t.into());
+    let geometry = check(&layouts, parameters)?;
     let packed = &outputs.projected_gradient;
     let BackwardInputs { z_gradient, x_gradient, trap_gradient, angle_gradient, .. } = inputs;
     let passed = [z_gradient, x_gradient, trap_gradient, angle_gradient];
@@ -220,27 +258,21 @@ fn record_chunks(
     let targets = outputs.as_ref().map(|_, t| t.into());
     let launches =
         Launches::new(&geometry, &layouts, &targets, copies, accumulate, Target::of(runtime))?;
-    prepare(runtime, launches.all())?;
-    let scratch = match launches.pack {
-        Some(_) => Some(runtime.tensor(SCRATCH, Dtype::F32, packed.shape())?),
+    prepare(runtime, launches.pack.iter().chain([&launches.preprocess]))?;
+    let wide = match &launches.pack {
+        Some(_) => Some(scratch.get(runtime, SCRATCH, geometry.rows, packed.shape())?),
         None => None,
     };
-    let written = BackwardOutputs {
-        projected_gradient: scratch.as_ref().unwrap_or(packed),
-        ..outputs.as_ref()
-    };
+    let written =
+        BackwardOutputs { projected_gradient: wide.as_ref().unwrap_or(packed), ..outputs.as_ref() };
     record_preprocess(recorder, &launches, inputs, &written, &geometry, parameters)?;
-    if let Some(launch) = &launches.pack {
-        pack::record(recorder, launch, written.projected_gradient, packed)?;
+    match &launches.pack {
+        Some(launch) => {
+            let target = ("projected_gradient", packed);
+            pack::record(recorder, launch, written.projected_gradient, target)
+        }
+        None => Ok(()),
     }
-    let (rows, heads) = (geometry.rows, geometry.heads);
-    let chunks = rows.div_ceil(DT_BIAS_CHUNK_ROWS);
-    let sums = runtime.tensor("dt_bias_chunks", Dtype::F32, &[chunks, heads])?;
-    let terms = RowSum { rows, heads, chunk_rows: DT_BIAS_CHUNK_ROWS };
-    terms.record(recorder, &launches.chunk_sums, &outputs.dt_bias_partial, &sums)?;
-    let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };
-    chunks.record(recorder, &launches.total, &sums, &outputs.dt_bias_gradient)?;
-    Ok(sums)
 }
 
 /// What a call of these sizes launches on arrays without gaps, where `projected` is of `dtype`: the preprocess; the
@@ -256,8 +288,16 @@ pub fn launches(
     accumulate: Accumulate,
     target: Target,
 ) -> Result<Vec<Launch>> {
-    let launches = launches::on_dense(geometry, dtype, accumulate, target)?;
-    Ok(launches.all().cloned().collect())
+    launches::on_dense(geometry, dtype, accumulate, target)
+}
+
+/// Bytes that such a call allocates beside its results: the sums of chunks of rows; where a width of halves is odd, also
+/// f32 rows of the packed gradient, of which there are 64 MiB or 128 at a time.
+///
+/// # Errors
+/// As [`launches`].
+pub fn scratch_bytes(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<u64> {
+    launches::scratch_on_dense(geometry, dtype, target)
 }
 
 fn check(inputs: &BackwardInputs<Layout<'_>>, parameters: &Parameters) -> Result<Geometry> {

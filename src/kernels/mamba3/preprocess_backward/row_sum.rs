@@ -22,7 +22,7 @@ impl RowSum {
         target: &Tensor,
     ) -> Result<()> {
         use mamba3_dt_bias_gradient::Push;
-        let from = Layout::from(source).rows("dt_bias_partial", 1)?;
+        let (from, part_rows) = Layout::from(source).parts("dt_bias_partial", 1)?;
         let to = Layout::from(target).rows("dt_bias_gradient", 1)?;
         let push = Push {
             rows: narrow("rows", self.rows)?,
@@ -30,11 +30,12 @@ impl RowSum {
             chunk_rows: narrow("rows of a chunk", self.chunk_rows)?,
             source_first: from.first,
             source_stride: from.stride,
+            source_part_rows: part_rows,
             target_first: to.first,
             ..Push::default()
         };
         launch.record(recorder, |access| Push {
-            source_index: access.read(source),
+            source_index: access.read_parts(source),
             target_index: access.write(target),
             ..push
         })

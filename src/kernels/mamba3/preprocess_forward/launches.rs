@@ -1,21 +1,111 @@
 //! What a forward launches.
 
-use super::super::preprocess::{ForwardInputs, ForwardOutputs, Geometry};
-use super::super::rows::{Copies, Written, place};
+use std::ops::Range;
+
+use super::super::preprocess::{ForwardInputs, ForwardOutputs, Geometry, dtype_of};
+use super::super::rows::{Copies, Written, place, row_axes};
 use super::super::workgroup_size;
 use crate::error::Result;
+use crate::host::Dtype;
 use crate::kernels::index_range::{count, fits, narrow};
 use crate::kernels::layout::Rows;
+use crate::kernels::windows::{scratch_bytes, scratch_rows, windows};
 use crate::kernels::{Launch, Layout, Target, for_dtype, pack};
 use crate::manifest::mamba3_preprocess;
 
-/// In the order in which they run.
+/// What runs over a window of rows, in that order.
 pub(super) struct Launches {
     pub(super) copies: Copies,
     pub(super) written: ForwardOutputs<Written>,
     pub(super) preprocess: Launch,
     /// One for each output that is written in f32 first.
     pub(super) packs: Vec<Launch>,
+}
+
+/// Those on arrays without gaps, in the order in which they run.
+pub(super) fn on_dense(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<Vec<Launch>> {
+    let dense = |name: &str, shape| Layout::dense(shape, dtype_of(name, dtype)).on(target);
+    let (inputs, outputs) = (geometry.backward_inputs(), geometry.forward_outputs());
+    let inputs = ForwardInputs { projected: &inputs.projected, dt_bias: &inputs.dt_bias };
+    let inputs = inputs.map(|name, shape| dense(name, shape));
+    let outputs = outputs.as_ref().map(|name, shape| dense(name, shape));
+    let launches = Launches::new(geometry, &inputs, &outputs, Copies::ALL, target)?;
+    let mut all = Vec::new();
+    for rows in windows_of(geometry, &inputs, &outputs, Copies::ALL, target)? {
+        let part = Geometry { rows: rows.len(), ..geometry.clone() };
+        all.push(Launch { groups: [part.filled_rows(), 1], ..launches.preprocess.clone() });
+        all.extend(packs(&outputs, &launches.written, Some(rows.len()), target)?);
+    }
+    Ok(all)
+}
+
+/// Bytes that a call on arrays without gaps allocates beside its results.
+pub(super) fn scratch_on_dense(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<u64> {
+    let dense = |name: &str, shape| Layout::dense(shape, dtype_of(name, dtype)).on(target);
+    let (inputs, outputs) = (geometry.backward_inputs(), geometry.forward_outputs());
+    let inputs = ForwardInputs { projected: &inputs.projected, dt_bias: &inputs.dt_bias };
+    let inputs = inputs.map(|name, shape| dense(name, shape));
+    let outputs = outputs.as_ref().map(|name, shape| dense(name, shape));
+    let windows = windows_of(geometry, &inputs, &outputs, Copies::ALL, target)?;
+    let written = written(&outputs, Copies::ALL)?;
+    let wide = outputs.named().zip(written.named()).filter(|(_, (_, written))| written.wide);
+    Ok(wide.map(|((name, layout), _)| scratch_bytes(&windows, row_width(name, layout))).sum())
+}
+
+/// The rows that are under way at a time.
+pub(super) fn windows_of(
+    geometry: &Geometry,
+    inputs: &ForwardInputs<Layout<'_>>,
+    outputs: &ForwardOutputs<Layout<'_>>,
+    copies: Copies,
+    target: Target,
+) -> Result<Vec<Range<usize>>> {
+    let written = written(outputs, copies)?;
+    let pairs = outputs.named().zip(written.named());
+    let wide = pairs.filter(|(_, (_, written))| written.wide);
+    let most = wide.map(|((name, layout), _)| scratch_rows(row_width(name, layout), target));
+    let outputs = outputs.named().filter(|(name, _)| copies.has(name));
+    let arrays = outputs.chain([("projected", &inputs.projected)]);
+    let cuts = arrays.map(|(name, layout)| layout.cuts(name, row_axes(name)));
+    let cuts = cuts.collect::<Result<Vec<_>>>()?;
+    Ok(windows(geometry.rows, most.min().unwrap_or(usize::MAX), cuts))
+}
+
+/// Elements of a row of an array.
+pub(super) fn row_width(array: &str, layout: &Layout<'_>) -> usize {
+    let axes = layout.shape();
+    count(&axes[axes.len().saturating_sub(row_axes(array))..]) as usize
+}
+
+/// Where each output is written.
+fn written(
+    outputs: &ForwardOutputs<Layout<'_>>,
+    copies: Copies,
+) -> Result<ForwardOutputs<Written>> {
+    outputs.try_map(|name, layout| match copies.has(name) {
+        true => Written::new(name, &layout, layout.shape().last().copied()),
+        false => Ok(Written::dense(false)),
+    })
+}
+
+/// The packing of the outputs that are written in f32: of all that they have, or of so many rows.
+fn packs(
+    outputs: &ForwardOutputs<Layout<'_>>,
+    written: &ForwardOutputs<Written>,
+    rows: Option<usize>,
+    target: Target,
+) -> Result<Vec<Launch>> {
+    let packed = outputs.named().zip(written.named()).filter(|(_, (_, written))| written.wide);
+    let packs = packed.map(|((name, layout), _)| {
+        // An empty axis may stand beside axes of any size.
+        let elements = match rows {
+            Some(rows) => count(&[rows, row_width(name, layout)]),
+            None => count(layout.shape()),
+        };
+        fits("elements of an output", elements)?;
+        pack::launch(name, layout.dtype(), elements as usize, false, target)
+    });
+    packs.collect()
 }
 
 impl Launches {
@@ -27,24 +117,14 @@ impl Launches {
         target: Target,
     ) -> Result<Self> {
         narrow("rows", geometry.rows)?;
-        let written = outputs.try_map(|name, layout| match copies.has(name) {
-            true => Written::new(name, &layout, layout.shape().last().copied()),
-            false => Ok(Written::dense(false)),
-        })?;
-        let packed = outputs.named().zip(written.named()).filter(|(_, (_, written))| written.wide);
-        let packs = packed.map(|((name, layout), _)| {
-            // An empty axis may stand beside axes of any size.
-            let elements = count(layout.shape());
-            fits("elements of an output", elements)?;
-            pack::launch(name, layout.dtype(), elements as usize, false, target)
-        });
-        let packs = packs.collect::<Result<_>>()?;
+        let written = written(outputs, copies)?;
         let from = inputs.try_map(|name, layout| place(name, &layout))?;
         let preprocess = Launch {
             kernel: for_dtype(&mamba3_preprocess::F32, "projected", inputs.projected.dtype())?,
             constants: constants(&from, &written, copies, target),
             groups: [geometry.filled_rows(), 1],
         };
+        let packs = packs(outputs, &written, None, target)?;
         Ok(Self { copies, written, preprocess, packs })
     }
 }

@@ -23,16 +23,17 @@
 mod launches;
 
 use super::preprocess::{ForwardInputs, ForwardOutputs, Geometry, Parameters, Widths, dtype_of};
-use super::rows::Copies;
+use super::rows::{Copies, row_axes};
 use crate::error::Result;
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
+use crate::kernels::windows::{self, Scratch};
 use crate::kernels::{
     Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack, prepare,
 };
 use crate::manifest::mamba3_preprocess;
 use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor};
-use launches::Launches;
+use launches::{Launches, row_width, windows_of};
 
 /// Uploads the inputs, runs the kernel and downloads the outputs. `widths` says how the packed rows are cut. It runs on a
 /// [`Runtime`], or as an [`Execution`] says.
@@ -53,14 +54,13 @@ pub fn run<'a>(
     let dtype = inputs.projected.dtype();
     // Everything that will be there, before anything is.
     inputs.as_ref().try_map(|name, t| runtime.check_size(name, t.dtype(), t.shape()))?;
-    let shapes = geometry.forward_outputs();
-    let dense = shapes.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
-    let launches = Launches::new(&geometry, &layouts, &dense, Copies::ALL, Target::of(runtime))?;
-    let written = dense.named().zip(launches.written.named());
-    for ((name, layout), (_, written)) in written {
-        runtime.check_size(name, layout.dtype(), layout.shape())?;
-        if written.wide {
-            runtime.check_size(scratch(name), Dtype::F32, layout.shape())?;
+    let launches = launches::on_dense(&geometry, dtype, Target::of(runtime))?;
+    let packed = launches.iter().any(|launch| launch.kernel.name == pack::NAME);
+    for (name, shape) in geometry.forward_outputs().named() {
+        runtime.check_size(name, dtype_of(name, dtype), shape)?;
+        if packed {
+            let width = row_width(name, &Layout::dense(shape, dtype));
+            windows::check_scratch(runtime, scratch(name), geometry.rows, width)?;
         }
     }
     let inputs = inputs.as_ref().try_map(|name, t| runtime.upload(name, t))?;
@@ -128,17 +128,45 @@ pub fn record(
     let passed = [&outputs.z, &outputs.x, &outputs.trap, &outputs.angle];
     let copies = Copies::new(&geometry.views(&inputs.projected)?, passed);
     let targets = outputs.as_ref().map(|_, t| t.into());
+    let windows = windows_of(&geometry, &layouts, &targets, copies, Target::of(runtime))?;
+    let mut scratch = Scratch::new(&windows);
+    for rows in &windows {
+        let part = |name: &'static str, t: &Tensor| match name {
+            "dt_bias" => Ok(t.clone()),
+            _ if !copies.has(name) => Ok(t.clone()),
+            _ => windows::narrow(t, row_axes(name), rows),
+        };
+        let (inputs, outputs) = (inputs.as_ref().try_map(part)?, outputs.as_ref().try_map(part)?);
+        record_rows(recorder, &inputs, widths, parameters, &outputs, copies, &mut scratch)?;
+    }
+    Ok(())
+}
+
+/// Records the kernels over rows that one binding shows of each tensor.
+fn record_rows(
+    recorder: &mut Recorder<'_>,
+    inputs: &ForwardInputs<Tensor>,
+    widths: &Widths,
+    parameters: &Parameters,
+    outputs: &ForwardOutputs<Tensor>,
+    copies: Copies,
+    scratch: &mut Scratch,
+) -> Result<()> {
+    let runtime = recorder.runtime();
+    let layouts = inputs.as_ref().map(|_, t| t.into());
+    let geometry = check(&layouts, widths, parameters)?;
+    let targets = outputs.as_ref().map(|_, t| t.into());
     let launches = Launches::new(&geometry, &layouts, &targets, copies, Target::of(runtime))?;
     prepare(runtime, launches.packs.iter().chain([&launches.preprocess]))?;
     let mut wide = launches.written.named().map(|(_, written)| written.wide);
     let written = outputs.as_ref().try_map(|name, tensor| match wide.next() {
-        Some(true) => runtime.tensor(scratch(name), Dtype::F32, tensor.shape()),
+        Some(true) => scratch.get(runtime, self::scratch(name), geometry.rows, tensor.shape()),
         _ => Ok(tensor.clone()),
     })?;
     record_preprocess(recorder, &launches, inputs, &written, &geometry, parameters)?;
     let pairs = written.named().zip(outputs.named()).zip(launches.written.named());
     let packed = pairs.filter(|(_, (_, written))| written.wide);
-    for (launch, (((_, source), (_, target)), _)) in launches.packs.iter().zip(packed) {
+    for (launch, (((_, source), target), _)) in launches.packs.iter().zip(packed) {
         pack::record(recorder, launch, source, target)?;
     }
     Ok(())
@@ -151,13 +179,16 @@ pub fn record(
 /// [`Error::TooLarge`](crate::Error::TooLarge) for sizes beyond the kernels' indices,
 /// [`Error::Dtype`](crate::Error::Dtype) for one that is not a floating-point type.
 pub fn launches(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<Vec<Launch>> {
-    let shapes = geometry.backward_inputs();
-    let inputs = ForwardInputs { projected: &shapes.projected, dt_bias: &shapes.dt_bias };
-    let inputs = inputs.map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
-    let shapes = geometry.forward_outputs();
-    let outputs = shapes.as_ref().map(|name, shape| Layout::dense(shape, dtype_of(name, dtype)));
-    let launches = Launches::new(geometry, &inputs, &outputs, Copies::ALL, target)?;
-    Ok([vec![launches.preprocess], launches.packs].concat())
+    launches::on_dense(geometry, dtype, target)
+}
+
+/// Bytes that such a call allocates beside its results: where a width of halves is odd, f32 rows of that output, of which
+/// there are 64 MiB or 128 at a time.
+///
+/// # Errors
+/// As [`launches`].
+pub fn scratch_bytes(geometry: &Geometry, dtype: Dtype, target: Target) -> Result<u64> {
+    launches::scratch_on_dense(geometry, dtype, target)
 }
 
 /// What errors call an output before it is rounded to halves.
