@@ -63,7 +63,7 @@ struct Window {
 
 /// The memory of a tensor that is no view: bytes counted through all of its parts, each a buffer of its own.
 pub(super) struct Storage {
-    parts: Vec<Pooled>,
+    parts: Vec<Arc<Pooled>>,
     /// Bytes of each part but the last.
     part_bytes: u64,
     bytes: u64,
@@ -224,6 +224,59 @@ impl Tensor {
         Ok(self.view(shape, &strides, self.offset()))
     }
 
+    /// Tensors one behind the other as one, such as a cache that is kept in several buffers: a view of all their memory.
+    /// The first axis is as long as all of theirs.
+    ///
+    /// Each is in one buffer and all of it, and each but the last has as many elements, an even number of them.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] and [`Error::Dtype`] for tensors that differ but in the first axis; [`Error::Parameter`] for those
+    /// that cannot be joined.
+    pub fn join(name: &str, tensors: &[Self]) -> Result<Self> {
+        let refuse = |expected: &str, found: String| {
+            Err(Error::Parameter { name: "tensors", expected: expected.into(), found })
+        };
+        let Some(first) = tensors.first().filter(|first| !first.shape().is_empty()) else {
+            return refuse("some, with axes", format!("{tensors:?}"));
+        };
+        let mut storage = Storage { parts: Vec::new(), part_bytes: 0, bytes: 0, guard: 0 };
+        for (index, tensor) in tensors.iter().enumerate() {
+            if tensor.dtype() != first.dtype() || tensor.shape().get(1..) != first.shape().get(1..)
+            {
+                return refuse(&format!("all as {first:?}"), format!("{tensor:?}"));
+            }
+            let equal = tensor.bytes() == first.bytes() && tensor.bytes().is_multiple_of(WORD);
+            let last = index + 1 == tensors.len() && tensor.bytes() <= first.bytes();
+            let window = tensor.0.window.as_ref().filter(|window| window.storage.parts.len() == 1);
+            match window.filter(|_| tensor.is_root() && (equal || last)) {
+                Some(window) if tensor.belongs_to(&first.0.core) => {
+                    storage.parts.push(window.storage.parts[0].clone());
+                    storage.bytes += tensor.bytes();
+                }
+                _ => {
+                    let expected = "whole tensors of one buffer and runtime each, alike but for a shorter last";
+                    return refuse(expected, format!("{tensor:?}"));
+                }
+            }
+        }
+        storage.part_bytes = if tensors.len() > 1 { first.bytes() } else { u64::MAX };
+        let rows = tensors.iter().map(|tensor| tensor.shape()[0]).sum();
+        let shape = [&[rows], &first.shape()[1..]].concat();
+        let core = first.0.core.clone();
+        let window = Some(Window::within(&core, &Arc::new(storage), 0..first.bytes()));
+        let inner = Inner {
+            name: name.into(),
+            dtype: first.dtype(),
+            strides: strided::dense(&shape).into(),
+            shape: shape.clone().into(),
+            offset: 0,
+            window,
+            core,
+        };
+        let tensor = Self(Arc::new(inner));
+        Ok(tensor.view(&shape, tensor.strides(), 0))
+    }
+
     /// Whether both are the same elements of the same memory in the same order.
     pub fn is_same(&self, other: &Self) -> bool {
         let place = |tensor: &Self| {
@@ -248,7 +301,10 @@ impl Tensor {
     pub(super) fn may_overlap(&self, other: &Self) -> bool {
         let (Some(a), Some(b)) = (&self.0.window, &other.0.window) else { return false };
         if !Arc::ptr_eq(&a.storage, &b.storage) {
-            return false;
+            // One may be joined of parts that the other has.
+            let parts = |window: &Window| window.storage.parts[window.parts()].to_vec();
+            let of_b = parts(b);
+            return parts(a).iter().any(|part| of_b.iter().any(|other| Arc::ptr_eq(part, other)));
         }
         let [first, second] = [self, other].map(|t| {
             let (begin, size) = (t.offset(), t.dtype().size());
@@ -406,7 +462,7 @@ impl Storage {
     /// A caller's buffer.
     pub(super) fn of_caller(core: &Arc<Core>, buffer: Buffer) -> Self {
         let bytes = buffer.bytes();
-        let parts = vec![Pooled { buffer: Some(buffer), core: core.clone() }];
+        let parts = vec![Arc::new(Pooled { buffer: Some(buffer), core: core.clone() })];
         Self { parts, part_bytes: u64::MAX, bytes, guard: 0 }
     }
 
@@ -421,7 +477,7 @@ impl Storage {
         for part in 0..bytes.div_ceil(part_bytes) as usize {
             let size = storage.end_of(part) + guard;
             let buffer = Pooled::new(core, Memory::Device, size, name);
-            storage.parts.push(buffer.map_err(|error| of_all(error, bytes))?);
+            storage.parts.push(Arc::new(buffer.map_err(|error| of_all(error, bytes))?));
         }
         Ok(storage)
     }

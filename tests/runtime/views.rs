@@ -9,6 +9,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("overlapping_views_are_ordered", overlapping_views_are_ordered),
     ("wrong_views_are_refused", wrong_views_are_refused),
     ("views_outlive_their_tensor", views_outlive_their_tensor),
+    ("joined_tensors_are_one", joined_tensors_are_one),
 ];
 
 fn views_are_parts_of_their_tensor(runtime: &Runtime) -> Outcome {
@@ -113,5 +114,38 @@ fn views_outlive_their_tensor(runtime: &Runtime) -> Outcome {
     drop(view);
     // Tests run side by side, so that the count may be that of another.
     assert!(runtime.memory().slots_used < before + 300);
+    Ok(())
+}
+
+fn joined_tensors_are_one(runtime: &Runtime) -> Outcome {
+    let all = pattern(5 * 128);
+    let parts = [0..2, 2..4, 4..5].map(|rows| {
+        let words = all[rows.start * 128..rows.end * 128].to_vec();
+        let host = HostTensor::from_words(words).reshape(&[rows.len(), 128]);
+        runtime.upload("part", &host.unwrap()).unwrap()
+    });
+    let joined = Tensor::join("joined", &parts)?;
+    assert_eq!((joined.shape(), joined.binding_elements()), (&[5, 128][..], Some(256)));
+    assert_eq!(read(runtime, &joined)?, all);
+    runtime.write(&joined.narrow(0, 1..3)?, bytemuck::cast_slice(&vec![7u32; 256]))?;
+    assert_eq!(read(runtime, &parts[0])?, [&all[..128], &[7; 128]].concat());
+    assert_eq!(read(runtime, &parts[1])?, [&[7; 128], &all[3 * 128..4 * 128]].concat());
+    // Accesses to either are ordered.
+    let mut recorder = runtime.recorder()?;
+    recorder.fill(&parts[2], 1)?;
+    recorder.fill(&joined.narrow(0, 4..5)?, 2)?;
+    assert_eq!(recorder.barriers(), 1);
+    recorder.submit()?;
+    drop(parts);
+    assert_eq!(read(runtime, &joined.narrow(0, 4..5)?)?, [2; 128]);
+
+    let other = runtime.tensor("other", Dtype::U32, &[2, 64])?;
+    let short = runtime.tensor("short", Dtype::U32, &[1, 128])?;
+    let long = runtime.tensor("long", Dtype::U32, &[2, 128])?;
+    for wrong in [vec![], vec![long.clone(), other], vec![short, long.clone()], vec![joined]] {
+        assert!(matches!(Tensor::join("j", &wrong), Err(Error::Parameter { .. })), "{wrong:?}");
+    }
+    let view = long.narrow(0, 0..1)?;
+    assert!(matches!(Tensor::join("j", &[long, view]), Err(Error::Parameter { .. })));
     Ok(())
 }
