@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn windows_cover_the_rows() {
-        assert_eq!(windows(10, 100, []), [0..10]);
-        assert_eq!(windows(0, 100, []), [0..0]);
+        assert!(windows(10, 100, []).into_iter().eq(std::iter::once(0..10)));
+        assert!(windows(0, 100, []).into_iter().eq(std::iter::once(0..0)));
         assert_eq!(windows(10, 100, [vec![4, 8], vec![], vec![5]]), [0..4, 4..5, 5..8, 8..10]);
         assert_eq!(windows(300, 128, [vec![150]]), [0..128, 128..150, 150..278, 278..300]);
     }
