@@ -143,12 +143,15 @@ impl Module<'_> {
         if same { arguments.get(place).copied() } else { None }
     }
 
-    /// Whether a value is what a function takes of one lane of the subgroup, the same for all: `WaveReadLaneAt` of a
-    /// constant.
+    /// Whether a value is a constant or what a function takes of one lane of the subgroup, the same for all:
+    /// `WaveReadLaneAt` of a constant; or one of two such values.
     fn is_first_lanes(&self, id: u32) -> bool {
-        let Some((op::FUNCTION_CALL, [_, _, called, arguments @ ..])) = self.made_by.get(&id)
-        else {
-            return false;
+        let (called, arguments) = match self.made_by.get(&id) {
+            Some((op::SELECT, [_, _, _, a, b])) => {
+                return [a, b].into_iter().all(|value| self.is_first_lanes(*value));
+            }
+            Some((op::FUNCTION_CALL, [_, _, called, arguments @ ..])) => (called, arguments),
+            _ => return self.constant(id).is_some(),
         };
         let body = self.functions.iter().find(|f| f.id == *called).map(|f| &f.body);
         let body: Vec<_> = body.into_iter().flatten().collect();

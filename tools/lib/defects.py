@@ -115,7 +115,7 @@ DEFECTS = [
            "return first + row * (stride == 0 ? width : stride);", "return first + row * width;",
            MAMBA3._replace(part="rows_apart")),
     Defect("rows are counted on from buffer to buffer", "shaders/shared/rows.slang",
-           "return part_rows == 0 ? row : row % part_rows;", "return row;", ATTENTION._replace(part="parts_share_bits")),
+           "return select(part_rows == 0, row, row % max(part_rows, 1));", "return row;", ATTENTION._replace(part="parts_share_bits")),
     Defect("slots of other buffers are appended to", APPEND, "if (slot < push.slots) store_word(", "store_word(",
            ATTENTION._replace(part="appends_in_parts")),
     Defect("the clamp mask is strict", PREPROCESS, "softplus >= push.dt_min", "softplus > push.dt_min", MAMBA3),
