@@ -87,7 +87,12 @@ fn perform<J: Job>(
     let place = Place::resolve(global)?.unhurried(bound.is_zero());
     let shard = files.output.shard;
     if files.output.plan {
-        return Ok(shard.map_or_else(|| job.outline(), |shard| job.outline_of(shard))?.report());
+        let machine = place.machine()?;
+        let outline = match shard {
+            Some(shard) => job.outline_of(shard, machine.target),
+            None => job.outline(machine.target),
+        };
+        return Ok(outline?.report(&machine));
     }
     let Some(output) = &files.output.output else {
         return Err(Failure::usage("--output: expected a path, found none"));

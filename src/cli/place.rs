@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use backslang::Error;
-use backslang::runtime::{Runtime, RuntimeOptions, Validation};
+use backslang::runtime::{DeviceSelector, Runtime, RuntimeOptions, Validation};
 
 use super::alike;
 use super::args::GlobalArgs;
 use super::failure::{Failure, Result};
+use super::plan::Machine;
 
 const DEVICE: &str = "BACKSLANG_DEVICE";
 const ALL: &str = "all";
@@ -82,6 +83,19 @@ impl Place {
             Self::Reference => Ok(Vec::new()),
             Self::Device { .. } => Ok(vec![self.open()?]),
             Self::All(options) => Ok(Runtime::all(options)?),
+        }
+    }
+
+    /// What of a device a plan is for: of the one that is asked for, if one is.
+    pub(crate) fn machine(&self) -> Result<Machine> {
+        match self {
+            Self::Device { options, .. } if options.device != DeviceSelector::Auto => {
+                let runtime = self.open()?;
+                let machine = Machine::of(&runtime);
+                runtime.finish()?;
+                Ok(machine)
+            }
+            _ => Ok(Machine::TYPICAL),
         }
     }
 

@@ -61,6 +61,8 @@ fn of_every_computation_its_sample_and_its_plan() {
         schema.holds("plan", &plan);
         schema.holds_each("steps", &plan["steps"]);
         assert!(plan["bytes"].as_object().unwrap().values().all(Value::is_number));
+        schema.holds("target", &plan["target"]);
+        assert_eq!(plan["limits"].as_array().unwrap().len(), 0);
         for step in plan["steps"].as_array().unwrap() {
             assert_eq!(step["workgroups"].as_array().unwrap().len(), 2);
         }

@@ -137,6 +137,9 @@ fn a_plan_is_told_and_not_run() {
     }
     let json = reference(&format!("{words} --json")).succeeded().json();
     assert_eq!(json["plan"]["steps"][0]["kernel"], "query_backward");
+    // Of the pages to clear there are two arrays, and one pipeline.
+    assert_eq!([&json["plan"]["dispatches"], &json["plan"]["pipelines"]], [4, 3]);
+    assert_eq!(json["plan"]["bytes"]["scratch"], 0);
     let folder = Folder::mamba3();
     let words =
         format!("mamba3-preprocess-backward -i {} --plan -o {}", folder.at("in"), folder.at("out"));

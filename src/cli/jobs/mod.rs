@@ -31,8 +31,8 @@ pub(crate) trait Job {
     /// The results in float64 on the CPU, rounded once.
     fn on_reference(&self) -> Result<Results>;
 
-    /// What would run.
-    fn outline(&self) -> Result<Outline>;
+    /// What would run on a machine like this.
+    fn outline(&self, target: Target) -> Result<Outline>;
 
     /// The call, to be divided.
     fn call(&self) -> Box<dyn Divide + '_>;
@@ -40,16 +40,17 @@ pub(crate) trait Job {
     /// What the results depend on.
     fn identity(&self) -> Identity;
 
-    /// What would run of a part.
-    fn outline_of(&self, shard: Shard) -> Result<Outline> {
-        let mut engine = Engine::nowhere(Target::TYPICAL);
+    /// What would run of a part on a machine like this.
+    fn outline_of(&self, shard: Shard, target: Target) -> Result<Outline> {
+        let mut engine = Engine::nowhere(target);
         self.call().part(shard, &mut engine)?;
         let record = engine.into_record();
         let shards = [("shard", shard.index()), ("shards", shard.count())];
         Ok(Outline {
-            sizes: self.outline()?.sizes.into_iter().chain(shards).collect(),
+            sizes: self.outline(target)?.sizes.into_iter().chain(shards).collect(),
             launches: record.launches,
-            bytes: vec![("inputs", record.input_bytes), ("outputs", record.output_bytes)],
+            of_part: Some([record.input_bytes as u64, record.output_bytes as u64]),
+            ..Outline::default()
         })
     }
 

@@ -88,12 +88,12 @@ impl Job for AppendJob {
         Identity::default().arrays(arrays).schedule(&self.schedule)
     }
 
-    fn outline(&self) -> Result<Outline> {
+    fn outline(&self, target: Target) -> Result<Outline> {
         let Geometry { queries, kv_heads, key_dim, value_dim, position_dim, .. } = self.geometry;
         let Geometry { page_size, pages, .. } = self.geometry;
         let layouts = self.inputs.as_ref().map(|_, tensor| tensor.into());
-        let mut inputs = 0;
-        self.inputs.as_ref().map(|_, tensor| inputs += bytes(tensor));
+        let mut inputs = Vec::new();
+        self.inputs.as_ref().map(|name, tensor| inputs.push(bytes(name, tensor)));
         Ok(Outline {
             sizes: vec![
                 ("queries", queries),
@@ -105,13 +105,12 @@ impl Job for AppendJob {
                 ("pages", pages),
                 ("sequences", self.schedule.sequence_lengths.len()),
             ],
-            launches: append::launches(&layouts, &self.plan, Target::TYPICAL)?,
+            launches: append::launches(&layouts, &self.plan, target)?,
+            inputs,
             // The cache is written in place.
-            bytes: vec![
-                ("inputs", inputs),
-                ("schedule", 4 * self.plan.slots().len()),
-                ("outputs", 0),
-            ],
+            outputs: Vec::new(),
+            schedule: Some(self.plan.bytes()),
+            ..Outline::default()
         })
     }
 }

@@ -144,25 +144,25 @@ impl Job for AttentionBackwardJob {
         identity(arrays, &self.schedule, &self.options)
     }
 
-    fn outline(&self) -> Result<Outline> {
+    fn outline(&self, target: Target) -> Result<Outline> {
         let (g, dtype) = (&self.geometry, self.inputs.q.dtype());
+        let Self { plan, options, .. } = self;
         let layouts = self.inputs.as_ref().map(|_, tensor| tensor.into());
-        let mut inputs = 0;
-        self.inputs.as_ref().map(|_, tensor| inputs += bytes(tensor));
-        let gradients = self.options.gradients.iter();
-        let gradients = gradients.map(|of| bytes_of(dtype, &g.gradient_shape(of)));
-        let statistics = match g.statistics_columns {
-            3 => 0,
-            _ => bytes_of(Dtype::F32, &g.statistics_shape()),
-        };
+        let mut inputs = Vec::new();
+        self.inputs.as_ref().map(|name, tensor| inputs.push(bytes(name, tensor)));
+        let gradients = options.gradients.iter();
+        let gradients =
+            gradients.map(|of| bytes_of(of.output_name(), dtype, &g.gradient_shape(of)));
+        let statistics = (g.statistics_columns < 3)
+            .then(|| bytes_of("statistics", Dtype::F32, &g.statistics_shape()));
         Ok(Outline {
-            sizes: super::sizes(g, &self.schedule, &self.plan),
-            launches: backward::launches(&layouts, &self.plan, &self.options, Target::TYPICAL)?,
-            bytes: vec![
-                ("inputs", inputs),
-                ("schedule", plan_bytes(&self.plan)),
-                ("outputs", gradients.sum::<usize>() + statistics),
-            ],
+            sizes: super::sizes(g, &self.schedule, plan),
+            launches: backward::launches(&layouts, plan, options, target)?,
+            inputs,
+            outputs: gradients.chain(statistics).collect(),
+            schedule: Some(plan_bytes(plan)),
+            scratch: backward::scratch_bytes(&layouts, plan, options, target)?,
+            ..Outline::default()
         })
     }
 }

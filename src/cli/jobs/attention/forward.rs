@@ -84,21 +84,23 @@ impl Job for AttentionJob {
         identity(arrays, &self.schedule, &self.options)
     }
 
-    fn outline(&self) -> Result<Outline> {
+    fn outline(&self, target: Target) -> Result<Outline> {
         let Geometry { queries, heads, value_dim, .. } = self.geometry;
+        let Self { plan, options, .. } = self;
         let layouts = self.inputs.as_ref().map(|_, tensor| tensor.into());
-        let mut inputs = 0;
-        self.inputs.as_ref().map(|_, tensor| inputs += bytes(tensor));
-        let output = bytes_of(self.inputs.q.dtype(), &[queries, heads, value_dim]);
-        let statistics = bytes_of(Dtype::F32, &[queries, heads, 2]);
+        let mut inputs = Vec::new();
+        self.inputs.as_ref().map(|name, tensor| inputs.push(bytes(name, tensor)));
         Ok(Outline {
-            sizes: super::sizes(&self.geometry, &self.schedule, &self.plan),
-            launches: forward::launches(&layouts, &self.plan, &self.options, Target::TYPICAL)?,
-            bytes: vec![
-                ("inputs", inputs),
-                ("schedule", plan_bytes(&self.plan)),
-                ("outputs", output + statistics),
+            sizes: super::sizes(&self.geometry, &self.schedule, plan),
+            launches: forward::launches(&layouts, plan, options, target)?,
+            inputs,
+            outputs: vec![
+                bytes_of("output", self.inputs.q.dtype(), &[queries, heads, value_dim]),
+                bytes_of("statistics", Dtype::F32, &[queries, heads, 2]),
             ],
+            schedule: Some(plan_bytes(plan)),
+            scratch: forward::scratch_bytes(&layouts, plan, options, target)?,
+            ..Outline::default()
         })
     }
 }

@@ -118,7 +118,7 @@ fn sizes(geometry: &Geometry, schedule: &Schedule, plan: &Plan) -> Vec<(&'static
 }
 
 /// Bytes of a plan's words.
-fn plan_bytes(plan: &Plan) -> usize {
+fn plan_bytes(plan: &Plan) -> u64 {
     let words = [plan.metadata(), plan.inverse(), plan.active_pages(), plan.inactive_pages()];
-    4 * words.iter().map(|words| words.len()).sum::<usize>()
+    4 * words.iter().map(|words| words.len() as u64).sum::<u64>()
 }

@@ -100,22 +100,17 @@ impl Job for Mamba3BackwardJob {
             .options(options(&self.parameters))
     }
 
-    fn outline(&self) -> Result<Outline> {
+    fn outline(&self, target: Target) -> Result<Outline> {
         let (dtype, accumulate) = (self.inputs.projected.dtype(), self.onto.accumulate());
         let outputs = self.geometry.backward_outputs();
-        let output = |(name, shape): (&str, &Vec<usize>)| bytes_of(dtype_of(name, dtype), shape);
+        let output = |(name, shape): (_, &Vec<usize>)| bytes_of(name, dtype_of(name, dtype), shape);
         Ok(Outline {
             sizes: sizes(&self.geometry),
-            launches: preprocess_backward::launches(
-                &self.geometry,
-                dtype,
-                accumulate,
-                Target::TYPICAL,
-            )?,
-            bytes: vec![
-                ("inputs", self.inputs.named().map(|(_, tensor)| bytes(tensor)).sum()),
-                ("outputs", outputs.named().map(output).sum()),
-            ],
+            launches: preprocess_backward::launches(&self.geometry, dtype, accumulate, target)?,
+            inputs: self.inputs.named().map(|(name, tensor)| bytes(name, tensor)).collect(),
+            outputs: outputs.named().map(output).collect(),
+            scratch: preprocess_backward::scratch_bytes(&self.geometry, dtype, target)?,
+            ..Outline::default()
         })
     }
 }

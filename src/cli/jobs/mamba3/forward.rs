@@ -88,17 +88,17 @@ impl Job for Mamba3Job {
             .options(WIDTHS.into_iter().zip([inner_size, bc_rows, state_size, rope_angles]))
     }
 
-    fn outline(&self) -> Result<Outline> {
+    fn outline(&self, target: Target) -> Result<Outline> {
         let dtype = self.inputs.projected.dtype();
         let outputs = self.geometry.forward_outputs();
-        let output = |(name, shape): (&str, &Vec<usize>)| bytes_of(dtype_of(name, dtype), shape);
+        let output = |(name, shape): (_, &Vec<usize>)| bytes_of(name, dtype_of(name, dtype), shape);
         Ok(Outline {
             sizes: sizes(&self.geometry),
-            launches: preprocess_forward::launches(&self.geometry, dtype, Target::TYPICAL)?,
-            bytes: vec![
-                ("inputs", self.inputs.named().map(|(_, tensor)| bytes(tensor)).sum()),
-                ("outputs", outputs.named().map(output).sum()),
-            ],
+            launches: preprocess_forward::launches(&self.geometry, dtype, target)?,
+            inputs: self.inputs.named().map(|(name, tensor)| bytes(name, tensor)).collect(),
+            outputs: outputs.named().map(output).collect(),
+            scratch: preprocess_forward::scratch_bytes(&self.geometry, dtype, target)?,
+            ..Outline::default()
         })
     }
 }
