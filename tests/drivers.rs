@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use backslang::Error;
 use backslang::runtime::Validation;
-use harness::{Folder, MAMBA3, Outcome, command, outcome};
+use harness::{Folder, MAMBA3, Outcome, command, command_with_libraries, outcome};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 fn main() -> ExitCode {
@@ -94,11 +94,7 @@ fn no_loader(_: &[String]) {
     }
     let folder = Folder::new();
     folder.write("libvulkan.so.1", b"not a library");
-    let make = || {
-        let mut command = command();
-        command.env("LD_LIBRARY_PATH", folder.path());
-        command
-    };
+    let make = || command_with_libraries(folder.path());
     works_without_a_device(make, &["no Vulkan loader", "libvulkan.so.1", "install libvulkan1"]);
 }
 

@@ -73,7 +73,7 @@ impl Sums<'_> {
                 "heads" => HEADS as u32,
                 _ => 0,
             });
-            <[u32; 10]>::try_from(words.collect::<Vec<_>>()).unwrap()
+            <[u32; 11]>::try_from(words.collect::<Vec<_>>()).unwrap()
         };
         let lanes = self.runtime.lanes();
         // SAFETY: the drivers that run this check bounds.

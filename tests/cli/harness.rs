@@ -49,6 +49,16 @@ pub(crate) fn command() -> Command {
     command
 }
 
+/// The command where libraries are looked for in `folder` first.
+pub(crate) fn command_with_libraries(folder: &Path) -> Command {
+    // What it needs beside the loader stays within reach.
+    let rest = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let all = [folder.to_owned()].into_iter().chain(std::env::split_paths(&rest));
+    let mut command = command();
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(all).unwrap());
+    command
+}
+
 pub(crate) fn outcome(command: &mut Command) -> Outcome {
     let output = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::exit_codes::expect;
-use crate::harness::{Folder, command, npy, outcome, run, unwritable};
+use crate::harness::{Folder, command, command_with_libraries, npy, outcome, run, unwritable};
 
 /// A standard output that takes nothing is a failure, but for a pipe whose reader has left.
 #[test]
@@ -82,18 +82,9 @@ fn no_loader() {
     let folder = Folder::new();
     folder.write("libvulkan.so.1", b"not a library");
     folder.write("libvulkan.so", b"not a library");
-    // Before what is there: the command may need other libraries of it.
-    let mut path = folder.path().as_os_str().to_owned();
-    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH") {
-        path.push(":");
-        path.push(rest);
-    }
     for words in ["devices", "check"] {
-        let mut alone = command();
-        alone.args([words, "--json"]).env("LD_LIBRARY_PATH", &path);
-        expect(outcome(&mut alone), "no-loader");
+        let mut alone = command_with_libraries(folder.path());
+        expect(outcome(alone.args([words, "--json"])), "no-loader");
     }
-    let mut other = command();
-    other.arg("kernels").env("LD_LIBRARY_PATH", &path);
-    outcome(&mut other).succeeded();
+    outcome(command_with_libraries(folder.path()).arg("kernels")).succeeded();
 }
