@@ -1,5 +1,7 @@
 //! One function a command that computes.
 
+use std::path::{Path, PathBuf};
+
 use super::args::{
     AppendArgs, AttentionArgs, BackwardArgs, FileArgs, GlobalArgs, HistoryArgs, InputArgs,
     Mamba3BackwardArgs, Mamba3ForwardArgs,
@@ -98,7 +100,7 @@ fn perform<J: Job>(
         return Err(Failure::usage("--output: expected a path, found none"));
     };
     let target = Target::resolve(output)?;
-    keep_inputs(&files.input, &target)?;
+    keep_inputs(&files.input, &target, shard.is_some())?;
     if let Some(shard) = shard {
         return shards::write(command, &job, shard, &place, bound, target, talk);
     }
@@ -112,13 +114,22 @@ fn perform<J: Job>(
     Ok(Report { device, outputs, gpu, ..Report::default() })
 }
 
-/// A folder keeps its other files, but an archive is replaced: with its inputs, were it one of them.
-pub(super) fn keep_inputs(input: &InputArgs, target: &Target) -> Result<()> {
-    let Target::Archive(archive) = target else { return Ok(()) };
-    let Ok(place) = archive.canonicalize() else { return Ok(()) };
-    if input.inputs.iter().any(|path| path.canonicalize().is_ok_and(|path| path == place)) {
-        let message = "--output: expected another archive than those of --input, found";
-        return Err(Failure::usage(format!("{message} `{}`", archive.display())));
+/// A folder keeps its other files, but an archive is replaced: with its inputs, were it one of them. A part would take
+/// the place of the array that the other parts are computed from.
+pub(super) fn keep_inputs(input: &InputArgs, target: &Target, part: bool) -> Result<()> {
+    let (place, what) = match target {
+        Target::Archive(archive) => (archive, "archive than those of --input"),
+        Target::Folder(folder) if part => (folder, "folder than those of the inputs for a part"),
+        Target::Folder(_) => return Ok(()),
+    };
+    let Ok(output) = place.canonicalize() else { return Ok(()) };
+    let single = input.arrays.iter().filter_map(|array| Some(array.split_once('=')?.1));
+    let folders =
+        single.filter_map(|file| Some(Path::new(file).canonicalize().ok()?.parent()?.into()));
+    let inputs = input.inputs.iter().filter_map(|path| path.canonicalize().ok());
+    if inputs.chain(folders).any(|path: PathBuf| path == output) {
+        let message = format!("--output: expected another {what}, found `{}`", place.display());
+        return Err(Failure::usage(message));
     }
     Ok(())
 }

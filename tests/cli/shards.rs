@@ -201,6 +201,20 @@ fn refused(folder: &Folder, paths: &[String], words: &[&str]) {
 }
 
 #[test]
+fn parts_leave_the_inputs_of_the_others() {
+    let folder = Folder::attention();
+    let (input, out) = (folder.at("in"), folder.at("out"));
+    fs::create_dir(&out).unwrap();
+    fs::copy(folder.at("in/k.npy"), folder.at("out/k.npy")).unwrap();
+    let before = folder.names("in");
+    for words in [format!("-o {input}"), format!("--in k={out}/k.npy -o {out}/../out")] {
+        let call = format!("history-backward -i {input} --shard 0/2 {words}");
+        reference(&call).failed(2, &["--output", "another folder", "for a part"]);
+    }
+    assert_eq!((folder.names("in"), folder.names("out")), (before, vec!["k.npy".to_owned()]));
+}
+
+#[test]
 fn parts_that_are_missing_or_there_twice_are_refused() {
     let (folder, [first, second]) = two_parts();
     refused(&folder, std::slice::from_ref(&first), &["all 2 shards", "missing 1/2"]);

@@ -72,7 +72,7 @@ fn perform(job: &Job<'_>, args: &RunArgs, place: &Place, talk: &Talk) -> Result<
         return Err(Failure::usage("--output: expected a path, found none"));
     };
     let target = Target::resolve(output)?;
-    keep_inputs(&args.files.input, &target)?;
+    keep_inputs(&args.files.input, &target, false)?;
     let target = target.open(job.outs.iter().map(|out| out.name.as_str()))?;
     let step = talk.step("computing");
     let work = DeviceWork::begin();
