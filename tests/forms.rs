@@ -6,7 +6,7 @@ mod gpu;
 
 use std::process::ExitCode;
 
-use backslang::manifest::kernel;
+use backslang::manifest::{KERNELS, kernel};
 use backslang::runtime::{
     Access, DeviceInfo, Form, Recorder, Runtime, Tensor, Validation, devices,
 };
@@ -49,10 +49,30 @@ fn main() -> ExitCode {
 }
 
 const UNUSED: &str = "a_use_of_an_unused_tensor_is_seen";
+/// The kernel that sums the gradient of dt_bias.
+const SUM: &str = "mamba3_dt_bias_gradient";
+/// Words of its push constants, as the shader declares them.
+const WORDS: usize = {
+    let mut at = 0;
+    while !same(KERNELS[at].name, SUM) {
+        at += 1;
+    }
+    KERNELS[at].push_fields.len()
+};
 const ROWS: usize = 6;
 const HEADS: usize = 4;
 
-/// Sums over rows, by the kernel that sums the gradient of dt_bias.
+/// Whether two texts are the same, where `==` cannot be asked.
+const fn same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut at = 0;
+    while at < a.len() && at < b.len() && a[at] == b[at] {
+        at += 1;
+    }
+    at == a.len() && at == b.len()
+}
+
+/// Sums over rows, by [`SUM`].
 struct Sums<'a> {
     runtime: &'a Runtime,
     /// What is summed; without it the kernel is told that it is not used.
@@ -63,7 +83,7 @@ struct Sums<'a> {
 impl Sums<'_> {
     /// Sums `rows` rows, in each of `chunks` chunks.
     fn record(&self, recorder: &mut Recorder<'_>, rows: usize, chunks: usize) -> Result<()> {
-        let kernel = kernel("mamba3_dt_bias_gradient", "f32").unwrap();
+        let kernel = kernel(SUM, "f32").unwrap();
         let names = kernel.push_fields.iter().map(|field| field.name);
         let push = |access: &mut Access<'_>| {
             let words = names.map(|name| match name {
@@ -73,7 +93,7 @@ impl Sums<'_> {
                 "heads" => HEADS as u32,
                 _ => 0,
             });
-            <[u32; 11]>::try_from(words.collect::<Vec<_>>()).unwrap()
+            <[u32; WORDS]>::try_from(words.collect::<Vec<_>>()).unwrap()
         };
         let lanes = self.runtime.lanes();
         // SAFETY: the drivers that run this check bounds.
