@@ -122,14 +122,18 @@ pub(super) fn keep_inputs(input: &InputArgs, target: &Target, part: bool) -> Res
         Target::Folder(folder) if part => (folder, "folder than those of the inputs for a part"),
         Target::Folder(_) => return Ok(()),
     };
-    let Ok(output) = place.canonicalize() else { return Ok(()) };
     let single = input.arrays.iter().filter_map(|array| Some(array.split_once('=')?.1));
     let folders =
         single.filter_map(|file| Some(Path::new(file).canonicalize().ok()?.parent()?.into()));
-    let inputs = input.inputs.iter().filter_map(|path| path.canonicalize().ok());
-    if inputs.chain(folders).any(|path: PathBuf| path == output) {
+    if is_one_of(place, input.inputs.iter().cloned().chain(folders)) {
         let message = format!("--output: expected another {what}, found `{}`", place.display());
         return Err(Failure::usage(message));
     }
     Ok(())
+}
+
+/// Whether a place that is there is one of these, however they are spelled.
+pub(super) fn is_one_of(place: &Path, places: impl IntoIterator<Item = PathBuf>) -> bool {
+    let Ok(place) = place.canonicalize() else { return false };
+    places.into_iter().any(|other| other.canonicalize().is_ok_and(|other| other == place))
 }

@@ -8,6 +8,7 @@ use backslang::shard::{Assembly, PartArray, Shard, Values};
 use super::manifest::{Entry, Manifest, hash};
 use super::{Device, MANIFEST};
 use crate::cli::args::MergeArgs;
+use crate::cli::commands::is_one_of;
 use crate::cli::failure::{Failure, Result};
 use crate::cli::files::{Catalog, Entry as File, OutputArray, Spelling, Target, Wanted, text_in};
 use crate::cli::report::Report;
@@ -272,8 +273,7 @@ pub(crate) fn talk_of_kinds(devices: &[Device], talk: &Talk) {
 
 /// The parts stay: a result in the place of one would leave neither.
 fn keep_parts(parts: &[PathBuf], output: &Path) -> Result<()> {
-    let Ok(place) = output.canonicalize() else { return Ok(()) };
-    if parts.iter().any(|path| path.canonicalize().is_ok_and(|path| path == place)) {
+    if is_one_of(output, parts.iter().cloned()) {
         let message = "--output: expected another place than those of the parts, found";
         return Err(Failure::usage(format!("{message} `{}`", output.display())));
     }
