@@ -8,6 +8,7 @@ mod definition;
 mod layout;
 mod reach;
 mod refusals;
+mod units;
 mod words;
 
 use backslang::kernels::attention::{Geometry, Schedule};

@@ -29,6 +29,7 @@ mod gradients;
 mod load;
 mod plan;
 mod schedule;
+mod units;
 
 pub use device_plan::DevicePlan;
 pub use geometry::{Geometry, MAX_DIM, MAX_POSITION_DIM};

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::schedule::Narrowed;
+use super::units::{self, Linked, Readers, Units};
 use super::{Geometry, Schedule};
 use crate::error::{Error, Result};
 use crate::kernels::index_range::fits;
@@ -29,6 +30,15 @@ use crate::kernels::index_range::fits;
 /// | sequence → its first block of `query_block_rows` rows | `[sequences + 1]` |
 /// | largest position of each block | `[blocks]` |
 ///
+/// | `units` | words |
+/// | --- | --- |
+/// | units: where their group's pages begin, the group's pages, the first of its slots | `[units, 3]` |
+/// | pages, by group | `[pages]` |
+///
+/// Pages that the same sequences read, in the same order of links, are a group; its slots are those of its pages, in the
+/// order listed: by logical page of the first link, then by page. A unit is [`Plan::unit_slots`] of them in a row, or what
+/// is left. Units of active pages come first, those that most rows see before others.
+///
 /// A cache without key/value heads has nothing in its pages; here it then has no pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -36,6 +46,7 @@ pub struct Plan {
     inverse: Vec<u32>,
     active_pages: Vec<u32>,
     inactive_pages: Vec<u32>,
+    units: Units,
     geometry: Geometry,
     sequences: u32,
     table_width: u32,
@@ -83,12 +94,22 @@ impl Plan {
         let table_width = schedule.table_width;
         let inverse = Inverse::new(&arrays, &part, pages.start, table_width, query_block_rows)?;
         let (active_pages, inactive_pages) = inverse.split_pages();
+        let causal = schedule.positions.is_some();
+        let readers =
+            Readers::new(&inverse.row_offsets, &inverse.row_ids, &arrays.positions, causal);
+        let units = Units::new(&Linked {
+            link_offsets: &inverse.link_offsets,
+            links: &inverse.links,
+            page_size: geometry.page_size,
+            readers,
+        })?;
         Ok(Self {
             inverse: inverse.words(),
             metadata: [arrays.sequence_ids, arrays.positions, arrays.lengths, arrays.block_table]
                 .concat(),
             active_pages,
             inactive_pages,
+            units,
             geometry: part,
             sequences: schedule.sequence_lengths.len() as u32,
             // Without sequences the width may be anything; no kernel reads it then.
@@ -118,12 +139,33 @@ impl Plan {
         &self.inactive_pages
     }
 
+    /// Which slots the history kernel takes together; see [`Plan`].
+    pub fn units(&self) -> &[u32] {
+        self.units.words()
+    }
+
+    /// Slots of a unit: a multiple of 64, and 64 unless pages are very large.
+    pub fn unit_slots(&self) -> usize {
+        units::slots(self.geometry.page_size)
+    }
+
+    /// Units of all pages.
+    pub fn unit_count(&self) -> usize {
+        self.units.count()
+    }
+
+    /// Units of active pages, which come first.
+    pub fn active_unit_count(&self) -> usize {
+        self.units.active()
+    }
+
     /// What goes to the device, with the names that errors call it by.
-    pub(super) fn parts(&self) -> [(&'static str, &[u32]); 4] {
+    pub(super) fn parts(&self) -> [(&'static str, &[u32]); 5] {
         [
             ("metadata", &self.metadata),
             ("inverse", &self.inverse),
             ("active_pages", &self.active_pages),
+            ("units", self.units.words()),
             ("inactive_pages", &self.inactive_pages),
         ]
     }

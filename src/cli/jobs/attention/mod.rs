@@ -119,6 +119,7 @@ fn sizes(geometry: &Geometry, schedule: &Schedule, plan: &Plan) -> Vec<(&'static
 
 /// Bytes of a plan's words.
 fn plan_bytes(plan: &Plan) -> u64 {
-    let words = [plan.metadata(), plan.inverse(), plan.active_pages(), plan.inactive_pages()];
-    4 * words.iter().map(|words| words.len() as u64).sum::<u64>()
+    let pages = [plan.active_pages(), plan.inactive_pages()];
+    let words = [plan.metadata(), plan.inverse(), plan.units()].into_iter().chain(pages);
+    4 * words.map(|words| words.len() as u64).sum::<u64>()
 }
