@@ -86,7 +86,7 @@ fn run(cli: &Cli, talk: &Talk) -> Result<Report> {
         Command::Kernels => Ok(listings::kernels()),
         Command::Sample(sample) => sample::write(sample, talk),
         Command::Check(args) => check::check(args, global, talk),
-        Command::Bench(command) => bench::bench(command, global, talk),
+        Command::Bench(args) => bench::bench(args, global, talk),
         Command::Merge(args) => shards::merge(args, talk),
         Command::Completions(args) => Ok(completions::script(args)),
     }

@@ -7,6 +7,8 @@ mod tensors;
 mod windows;
 
 pub mod attention;
+#[doc(hidden)]
+pub mod ceilings;
 pub mod mamba3;
 mod pack;
 

@@ -18,7 +18,7 @@ use clap_complete::Shell;
 pub(crate) use attention::{
     Algorithm, AppendArgs, AttentionArgs, BackwardArgs, HistoryArgs, ScoreArgs,
 };
-pub(crate) use bench::{BenchCommand, HostBenchArgs};
+pub(crate) use bench::{BenchArgs, BenchCommand, BenchDtype, HostBenchArgs, KernelBenchArgs};
 pub(crate) use files::{FileArgs, InputArgs, MergeArgs};
 pub(crate) use mamba3::{Mamba3BackwardArgs, Mamba3ForwardArgs, ParameterArgs};
 pub(crate) use run::RunArgs;
@@ -188,9 +188,9 @@ pub(crate) enum Command {
     /// the same bits. Takes seconds on a GPU and a minute or two on a CPU.
     #[command(after_long_help = CHECK)]
     Check(CheckArgs),
-    /// Measure this device: median and quartiles of repeated runs
-    #[command(subcommand, arg_required_else_help = false, after_long_help = bench::EXAMPLES)]
-    Bench(BenchCommand),
+    /// Measure this device: the kernels at sizes of real use, or what the host adds
+    #[command(after_long_help = bench::ABOUT)]
+    Bench(BenchArgs),
     /// Join the parts that --shard wrote: the arrays of one run
     #[command(after_long_help = files::MERGE)]
     Merge(MergeArgs),

@@ -35,8 +35,30 @@ impl Measure {
         Self { name, unit, values }
     }
 
+    /// The value that half of the repeats do not exceed.
+    pub(super) fn median(&self) -> f64 {
+        self.quartiles()[1]
+    }
+
+    /// The least and the largest value.
+    pub(super) fn range(&self) -> [f64; 2] {
+        let of = |pick: fn(f64, f64) -> f64| self.values.iter().copied().fold(f64::NAN, pick);
+        [of(f64::min), of(f64::max)]
+    }
+
+    /// How many values there are.
+    pub(super) fn repeats(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Median and quartiles, in three digits.
+    pub(super) fn words(&self) -> [String; 2] {
+        let [low, median, high] = self.quartiles().map(figure);
+        [median, format!("{low} to {high}")]
+    }
+
     /// The values at a quarter, half and three quarters of them in order.
-    fn quartiles(&self) -> [f64; 3] {
+    pub(super) fn quartiles(&self) -> [f64; 3] {
         let mut values = self.values.clone();
         values.sort_by(f64::total_cmp);
         let last = values.len().saturating_sub(1) as f64;
@@ -49,12 +71,12 @@ impl Measure {
     }
 
     fn row(&self) -> Vec<String> {
-        let [low, median, high] = self.quartiles().map(figure);
+        let [median, quartiles] = self.words();
         let repeats = self.values.len().to_string();
-        vec![self.name.into(), median, self.unit.into(), format!("{low} to {high}"), repeats]
+        vec![self.name.into(), median, self.unit.into(), quartiles, repeats]
     }
 
-    fn object(&self) -> Value {
+    pub(super) fn object(&self) -> Value {
         let [low, median, high] = self.quartiles();
         json!({
             "name": self.name,
@@ -75,7 +97,7 @@ pub(super) fn time<T>(work: impl FnOnce() -> Result<T>) -> Result<Duration> {
 }
 
 /// Three digits, or all before the point.
-fn figure(value: f64) -> String {
+pub(super) fn figure(value: f64) -> String {
     let digits = value.abs().max(1e-3).log10().floor() as i32;
     format!("{value:.*}", (2 - digits).max(0) as usize)
 }

@@ -1,17 +1,31 @@
 //! `bench`: what things take on this device.
 
+mod cases;
+mod ceilings;
+mod data;
 mod first;
 mod host;
+mod kernels;
 mod measure;
+mod shapes;
+mod table;
+mod work;
 
-use super::args::{BenchCommand, GlobalArgs};
-use super::failure::Result;
+pub(crate) use cases::CASES;
+
+use super::args::{BenchArgs, BenchCommand, GlobalArgs, KernelBenchArgs};
+use super::failure::{Failure, Result};
 use super::report::Report;
 use super::talk::Talk;
 
 /// Measures what is asked for.
-pub(crate) fn bench(command: &BenchCommand, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    match command {
+pub(crate) fn bench(args: &BenchArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
+    let Some(other) = &args.other else { return kernels::bench(&args.kernels, global, talk) };
+    if args.kernels != KernelBenchArgs::default() {
+        let message = "bench: expected the flags of `host` behind it, found some before it";
+        return Err(Failure::usage(message));
+    }
+    match other {
         BenchCommand::Host(args) => host::bench(args, global, talk),
         BenchCommand::FirstResult => first::result(global),
     }
