@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         gpu::trial("devices_are_chosen", devices_are_chosen),
         gpu::trial("checks_pass", checks_pass),
         gpu::trial("the_host_is_measured", the_host_is_measured),
+        gpu::trial("the_kernels_are_measured", the_kernels_are_measured),
         gpu::trial("compiled_kernels_are_kept", compiled_kernels_are_kept),
         #[cfg(target_os = "linux")]
         gpu::trial("a_log_that_cannot_be_written_is_lost", a_log_that_cannot_be_written_is_lost),
@@ -238,9 +239,42 @@ fn the_host_is_measured(runtime: &Runtime) {
         assert!(0.0 < low && low <= median && median <= high, "{measure}");
         assert_eq!(measure["repeats"], 2);
     }
-    device("bench").failed(2, &["bench"]);
+    device("bench --repeats 2 host").failed(2, &["host"]);
     device("bench host --repeats 0").failed(2, &["--repeats"]);
     device("bench host --device reference").failed(2, &["reference"]);
+}
+
+/// Every case, at lengths that take no time.
+fn the_kernels_are_measured(runtime: &Runtime) {
+    let report = json("bench --forward --shrink 2048 --repeats 2");
+    let (schema, benches) = (Schema::read(), &report["kernel_benches"]);
+    schema.holds("kernel_benches", benches);
+    schema.holds_each("benches", &benches["ceilings"]);
+    assert_eq!(report["device"], runtime.device().name.as_str());
+    let cases = benches["cases"].as_array().unwrap();
+    schema.holds_each("cases of kernel_benches", &benches["cases"]);
+    let left_out = benches["left_out"].as_array().unwrap();
+    left_out.iter().for_each(|case| schema.holds("left_out", case));
+    assert_eq!(cases.len() + left_out.len(), 19);
+    for case in cases {
+        schema.holds("time", &case["time"]);
+        schema.holds_each("kernels of a case", &case["kernels"]);
+        assert!(case["time"]["median"].as_f64().unwrap() > 0.0, "{case}");
+        let name = case["case"].as_str().unwrap();
+        let products = case["operations"].as_f64().unwrap() > 0.0;
+        assert_eq!(products, name.starts_with("attention"), "{case}");
+        let kernels = case["kernels"].as_array().unwrap().iter();
+        let of_kernels = kernels.map(|kernel| kernel["operations"].as_f64().unwrap()).sum::<f64>();
+        assert_eq!(case["operations"].as_f64().unwrap(), of_kernels, "{case}");
+    }
+    let words = "bench mamba3-1 attention-b --dtype all --shrink 2048 --repeats 1";
+    let text = device(words).succeeded().stdout;
+    let lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+    assert_eq!([lines("attention-b "), lines("mamba3-1 "), lines("copy: ")], [3, 3, 1], "{text}");
+    device("bench attention-f").failed(2, &["attention-f", "attention-a"]);
+    device("bench --algorithm tiled").failed(2, &["tiled"]);
+    device("bench --device reference").failed(2, &["reference"]);
+    device("bench --device all").failed(2, &["all"]);
 }
 
 /// In the folder of the flag, or of the variable, or of the user. What is damaged is told of and replaced.

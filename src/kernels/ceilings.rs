@@ -20,7 +20,7 @@ pub fn copy(recorder: &mut Recorder<'_>, source: &Tensor, target: &Tensor) -> Re
     expect_tensor("source", source, Dtype::U32, source.shape())?;
     expect_tensor("target", target, Dtype::U32, source.shape())?;
     let words = (source.bytes() / 4) as usize;
-    if !words.is_multiple_of(4) || !(source.is_root() && target.is_root()) {
+    if !(words.is_multiple_of(4) && source.is_root() && target.is_root()) {
         let expected = "whole tensors of a multiple of 4 words".into();
         return Err(Error::Parameter { name: "source", expected, found: format!("{source:?}") });
     }

@@ -45,7 +45,7 @@ impl Ceilings {
 
 /// With matrices so large that a product takes its time.
 fn multiply(data: &Data<'_>, repeats: usize) -> Result<Measure> {
-    let mut rows = 4 * ceilings::TILE;
+    let mut rows = 2 * ceilings::TILE;
     loop {
         let matrix = |name| data.tensor(name, Dtype::F32, &[rows, rows]);
         let (a, b, c) = (matrix("a")?, matrix("b")?, matrix("c")?);
