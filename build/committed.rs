@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::compile::{Compiled, FLAGS};
+use super::compile::{self, Compiled};
 use super::model::Manifest;
 use super::sources::{self, Sources};
 
@@ -100,5 +100,5 @@ fn stale(committed: &Manifest, sources: &Sources) -> Option<&'static str> {
     if committed.sources != sources.hash() {
         return Some("the sources have changed since");
     }
-    (committed.flags != FLAGS).then_some("the compiler flags have changed since")
+    (committed.flags != compile::all_flags()).then_some("the compiler flags have changed since")
 }

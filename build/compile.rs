@@ -14,11 +14,24 @@ use super::slangc::Slangc;
 use super::sources::{self, Sources};
 use super::spirv;
 
-/// What every shader is compiled with. Every capability that a shader may use is named, so that any
-/// other one is an error. `-O0`: what reorders arithmetic is the driver's business or nobody's.
-pub(crate) const FLAGS: &str = "-target spirv \
-    -profile spirv_1_5+spvGroupNonUniform+spvGroupNonUniformArithmetic+spvGroupNonUniformShuffle \
-    -O0 -fp-mode precise -fvk-use-entrypoint-name -warnings-as-errors all -I shaders/shared";
+/// What every shader is compiled with. `-O0`: what reorders arithmetic is the driver's business or nobody's.
+pub(crate) const FLAGS: &str = "-target spirv -O0 -fp-mode precise -fvk-use-entrypoint-name -warnings-as-errors all -I shaders/shared";
+
+/// Every capability that a shader may use is named, so that any other one is an error.
+pub(crate) const PROFILE: &str =
+    "spirv_1_5+spvGroupNonUniform+spvGroupNonUniformArithmetic+spvGroupNonUniformShuffle";
+
+/// Likewise of shaders that import [`MATRICES`], for devices with cooperative matrices.
+pub(crate) const MATRIX_PROFILE: &str = "spirv_1_6+spvGroupNonUniform+spvGroupNonUniformArithmetic\
+    +spvGroupNonUniformShuffle+spvCooperativeMatrixKHR+spvBFloat16KHR";
+
+/// The shared module of cooperative matrices.
+const MATRICES: &str = "matrix";
+
+/// All that the modules depend on beside the sources and the compiler.
+pub(crate) fn all_flags() -> String {
+    format!("{FLAGS} -profile {PROFILE}; with matrices -profile {MATRIX_PROFILE}")
+}
 
 /// Descriptors in the heap of [`Form::FixedHeap`].
 pub(crate) const HEAP_SLOTS: u32 = 1024;
@@ -44,13 +57,17 @@ impl Form {
         }
     }
 
-    /// All flags to compile it with.
-    fn flags(self) -> String {
+    /// All flags to compile a shader with. The forms for tests are for any device, so that matrices are emulated there.
+    fn flags(self, has_matrices: bool) -> String {
+        let profile = if has_matrices && self == Self::Heap { MATRIX_PROFILE } else { PROFILE };
+        let flags = format!("{FLAGS} -profile {profile}");
         match self {
-            Self::Heap => FLAGS.to_owned(),
-            Self::FixedHeap => format!("{FLAGS} -DHEAP_SLOTS={HEAP_SLOTS}"),
+            Self::Heap => flags,
+            Self::FixedHeap => format!("{flags} -DHEAP_SLOTS={HEAP_SLOTS} -DEMULATED_MATRICES"),
             // Bindings leaving the push block is what it is about.
-            Self::Plain => format!("{FLAGS} -DPLAIN_BINDINGS -warnings-disable 31106,31107"),
+            Self::Plain => format!(
+                "{flags} -DPLAIN_BINDINGS -warnings-disable 31106,31107 -DEMULATED_MATRICES"
+            ),
         }
     }
 }
@@ -147,7 +164,7 @@ impl Workshop<'_> {
         let output = self.scratch.join(format!("{name}.{extension}"));
         let key_file = self.scratch.join(format!("{name}.{extension}.key"));
         let inputs = self.sources.hash_for(source);
-        let flags = self.form.flags();
+        let flags = self.form.flags(self.sources.imports(source, MATRICES));
         let key = format!("{} {flags} {arguments:?} {inputs}", self.slangc.version);
         if output.exists() && fs::read_to_string(&key_file).is_ok_and(|old| old == key) {
             return Ok(output);
@@ -203,7 +220,7 @@ fn finish(
     let names: Vec<String> = kernels.iter().map(Kernel::file_name).collect();
     share_defaults(&mut kernels);
     let version = slangc.version.to_string();
-    let manifest = Manifest::new(version, FLAGS.to_owned(), sources.hash(), kernels)?;
+    let manifest = Manifest::new(version, all_flags(), sources.hash(), kernels)?;
     Ok(Compiled { manifest, modules: names.into_iter().zip(modules).collect() })
 }
 

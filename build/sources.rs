@@ -30,6 +30,28 @@ impl Sources {
         self.files.iter().map(|(name, _)| name.as_str()).filter(|n| !is_shared(n)).collect()
     }
 
+    /// Whether a file imports a shared module, itself or through other shared modules.
+    pub(crate) fn imports(&self, file: &str, module: &str) -> bool {
+        let mut seen = vec![file.to_owned()];
+        let mut next = 0;
+        while let Some(name) = seen.get(next).cloned() {
+            next += 1;
+            let text = self.files.iter().find(|(found, _)| *found == name).map(|(_, text)| text);
+            let lines = text.into_iter().flat_map(|text| text.lines());
+            for import in lines.filter_map(|line| line.trim().strip_prefix("import ")) {
+                let import = import.trim_end_matches(';');
+                if import == module {
+                    return true;
+                }
+                let path = format!("{SHARED}/{import}.slang");
+                if !seen.contains(&path) {
+                    seen.push(path);
+                }
+            }
+        }
+        false
+    }
+
     /// SHA-256 over names and contents; line endings do not matter.
     pub(crate) fn hash(&self) -> String {
         hash_files(self.files.iter())

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use build::compile::{Compiled, FLAGS};
+use build::compile::{Compiled, all_flags};
 use build::model::{Axis, Interface, Kernel, Manifest, PushField, Scalar};
 use build::slangc::{ALL, Found, NAMED, Slangc, Version, find};
 use build::sources::{self, Sources};
@@ -122,7 +122,7 @@ fn committed_modules_are_written_and_read() {
     let sources = Sources::read(&root).unwrap();
     let manifest = Manifest {
         compiler: "2026.14.1".into(),
-        flags: FLAGS.into(),
+        flags: all_flags(),
         sources: sources.hash(),
         kernels: vec![sample()],
     };

@@ -82,6 +82,7 @@ impl Vulkan {
         create_info: &'a vk::DeviceCreateInfo<'a>,
     ) -> raw::Device<'a> {
         raw::Device {
+            entry: None,
             instance: &self.instance,
             api_version: API_VERSION,
             physical_device: self.physical_device,

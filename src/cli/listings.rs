@@ -13,7 +13,7 @@ use super::report::Report;
 pub(crate) fn devices(args: &GlobalArgs) -> Result<Report> {
     let devices = runtime::devices(validation(args)?)?;
     let header =
-        ["index", "name", "kind", "driver", "Vulkan", "subgroup", "memory", "UUID", "lacks"];
+        ["index", "name", "kind", "driver", "Vulkan", "subgroup", "matrices", "memory", "UUID", "lacks"];
     let mut rows = vec![header.map(String::from).to_vec()];
     rows.extend(devices.iter().map(device_row));
     let objects: Vec<_> = devices.iter().map(device_object).collect();
@@ -22,6 +22,8 @@ pub(crate) fn devices(args: &GlobalArgs) -> Result<Report> {
 }
 
 fn device_row(device: &DeviceInfo) -> Vec<String> {
+    let matrices = device.matrices.names();
+    let matrices = if matrices.is_empty() { "-".into() } else { matrices.join(", ") };
     let lacks = if device.usable() { "-".into() } else { device.lacks.join(", ") };
     vec![
         device.index.to_string(),
@@ -30,6 +32,7 @@ fn device_row(device: &DeviceInfo) -> Vec<String> {
         format!("{} {}", device.driver, device.driver_version).trim().into(),
         version(device),
         device.subgroup_size.to_string(),
+        matrices,
         format!("{:.1} GiB", device.memory as f64 / f64::from(1 << 30)),
         device.uuid_text(),
         lacks,
@@ -48,6 +51,7 @@ fn device_object(device: &DeviceInfo) -> Value {
         "api_version": version(device),
         "subgroup_size": device.subgroup_size,
         "subgroup_sizes": device.subgroup_sizes,
+        "matrices": device.matrices.names(),
         "memory": device.memory,
         "max_storage_buffer_range": device.limits.max_storage_buffer_range,
         "max_workgroup_invocations": device.limits.max_compute_work_group_invocations,

@@ -10,6 +10,8 @@ pub mod attention;
 #[doc(hidden)]
 pub mod ceilings;
 pub mod mamba3;
+#[doc(hidden)]
+pub mod matrix_rate;
 mod pack;
 
 pub use launch::{Launch, Target, prepare};

@@ -1,12 +1,17 @@
 //! Which SPIR-V capabilities kernels may use, and what the others are called.
 
+use super::info::Matrices;
 use super::raw;
 use super::spirv::{self, Malformed};
 
-/// The names of the capabilities that a module declares and no device is opened with.
-pub(super) fn lacking(module: &[u32]) -> Result<Vec<String>, Malformed> {
-    let lacks = |capability: &u32| raw::capabilities().all(|offered| offered != *capability);
-    Ok(spirv::capabilities(module)?.into_iter().filter(lacks).map(name).collect())
+/// The names of the capabilities that a module declares and no device is opened with, or none that does not multiply more
+/// matrices.
+pub(super) fn lacking(module: &[u32], matrices: Matrices) -> Result<Vec<String>, Malformed> {
+    let declared = spirv::capabilities(module)?;
+    let more = raw::matrix_capabilities(matrices, &declared);
+    let offered: Vec<u32> = raw::capabilities().chain(more).collect();
+    let lacks = |capability: &u32| !offered.contains(capability);
+    Ok(declared.into_iter().filter(lacks).map(name).collect())
 }
 
 /// The capability's name in the SPIR-V specification, or its number.
@@ -58,6 +63,8 @@ const NAMES: &[(u32, &str)] = &[
     (4472, "RayQueryKHR"),
     (5055, "ShaderClockKHR"),
     (5116, "BFloat16TypeKHR"),
+    (5117, "BFloat16DotProductKHR"),
+    (5118, "BFloat16CooperativeMatrixKHR"),
     (5301, "ShaderNonUniform"),
     (5307, "SampledImageArrayNonUniformIndexing"),
     (5308, "StorageBufferArrayNonUniformIndexing"),
@@ -84,14 +91,38 @@ mod tests {
     #[test]
     fn what_is_lacking_is_named() {
         let module = KERNELS[0].words();
-        assert_eq!(lacking(&module), Ok(Vec::new()));
+        let none = Matrices::default();
+        assert_eq!(lacking(&module, none), Ok(Vec::new()));
         let mut more = module[..5].to_vec();
         for capability in [10, 6033, 99_999] {
             more.extend([2 << 16 | 17, capability]);
         }
         more.extend(&module[5..]);
         let names = ["Float64", "AtomicFloat32AddEXT", "SPIR-V capability 99999"];
-        assert_eq!(lacking(&more), Ok(names.map(String::from).to_vec()));
+        assert_eq!(lacking(&more, none), Ok(names.map(String::from).to_vec()));
+    }
+
+    #[test]
+    fn matrices_are_for_devices_that_multiply_them() {
+        let module = |capabilities: &[u32]| {
+            let first = KERNELS[0].words();
+            let more = capabilities.iter().flat_map(|c| [2 << 16 | 17, *c]);
+            [&first[..5], &more.collect::<Vec<_>>(), &first[5..]].concat()
+        };
+        let none = Matrices::default();
+        let f16 = Matrices { f16: true, ..none };
+        let bf16 = Matrices { bf16: true, ..none };
+        let lacks = |capabilities: &[u32], matrices| lacking(&module(capabilities), matrices);
+        let of_f16 = [6022, 5345, 5346, 9];
+        assert_eq!(lacks(&of_f16, f16), Ok(vec![]));
+        assert_eq!(lacks(&of_f16, bf16), Ok(vec!["Float16".into()]));
+        assert_eq!(lacks(&of_f16, none).unwrap().len(), 4);
+        let of_bf16 = [6022, 5345, 5346, 5116, 5118];
+        assert_eq!(lacks(&of_bf16, bf16), Ok(vec![]));
+        let names = ["BFloat16TypeKHR", "BFloat16CooperativeMatrixKHR"].map(String::from);
+        assert_eq!(lacks(&of_bf16, f16), Ok(names.to_vec()));
+        // Without matrices it is an ordinary kernel.
+        assert_eq!(lacks(&[9], f16), Ok(vec!["Float16".into()]));
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(super) struct Core {
     pub(super) pipelines: Pipelines,
     pub(super) info: DeviceInfo,
     pub(super) lanes: u32,
+    /// What the probe of matrices found, of f16 and of bf16.
+    pub(super) copies_elements: [OnceLock<bool>; 2],
     pub(super) strain: Strain,
     pub(super) imports: Imports,
     #[cfg(feature = "forms")]
@@ -117,6 +119,7 @@ impl Core {
             form: options.form,
             info,
             lanes,
+            copies_elements: <_>::default(),
             strain: Strain::default(),
             imports: Imports::default(),
             in_flight: Mutex::default(),

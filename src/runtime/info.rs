@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use super::raw::MATRIX_LANES;
+use crate::host::Dtype;
+
 /// A Vulkan device as its driver describes it, usable or not.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -32,6 +35,8 @@ pub struct DeviceInfo {
     pub limits: Limits,
     /// How exactly f32 arithmetic can be pinned down.
     pub float_controls: FloatControls,
+    /// The matrices that kernels may have it multiply.
+    pub matrices: Matrices,
     /// Bytes of the largest device-local memory heap.
     pub memory: u64,
     /// Whether its compute queue can time kernels.
@@ -143,6 +148,53 @@ pub struct FloatControls {
     pub rounding_independent: bool,
 }
 
+/// Of which element types a device multiplies matrices of 16 × 16, a subgroup of 32 invocations at a time, and sums in
+/// f32: `VK_KHR_cooperative_matrix`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Matrices {
+    /// Of f16.
+    pub f16: bool,
+    /// Of bf16.
+    pub bf16: bool,
+}
+
+impl Matrices {
+    /// Those of the kernels' forms for tests.
+    #[cfg(feature = "forms")]
+    pub(super) const EMULATED: Self = Self { f16: true, bf16: true };
+
+    /// Whether there are any.
+    pub fn any(self) -> bool {
+        self.f16 || self.bf16
+    }
+
+    /// Whether there are those of this element type.
+    pub fn of(self, dtype: Dtype) -> bool {
+        match dtype {
+            Dtype::F16 => self.f16,
+            Dtype::Bf16 => self.bf16,
+            _ => false,
+        }
+    }
+
+    /// Those that subgroups of so many invocations multiply.
+    pub(super) fn in_subgroups_of(self, lanes: u32) -> Self {
+        if lanes == MATRIX_LANES { self } else { Self::default() }
+    }
+
+    /// Those that are here and there.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { f16: self.f16 && other.f16, bf16: self.bf16 && other.bf16 }
+    }
+
+    /// The element types' names.
+    pub fn names(self) -> Vec<&'static str> {
+        let types = [Dtype::F16, Dtype::Bf16].into_iter();
+        types.filter(|dtype| self.of(*dtype)).map(Dtype::name).collect()
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -163,6 +215,7 @@ pub(super) mod tests {
             subgroup_sizes: [32, 32],
             limits: Limits::default(),
             float_controls: FloatControls::default(),
+            matrices: Matrices::default(),
             memory: 1 << 30,
             timestamps: true,
             lacks: Vec::new(),

@@ -54,7 +54,7 @@ pub use execution::{Execution, Progress};
 #[cfg(feature = "forms")]
 #[doc(hidden)]
 pub use forms::Form;
-pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits};
+pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits, Matrices};
 pub use program::{LoadedKernel, Program};
 pub(crate) use raw::embed;
 #[doc(hidden)]
@@ -204,12 +204,17 @@ impl Runtime {
     /// A runtime on an open device.
     fn start(
         device: Arc<raw::Device>,
-        info: DeviceInfo,
+        mut info: DeviceInfo,
         notes: Vec<String>,
         options: &RuntimeOptions,
         dirt: Option<u32>,
     ) -> Result<Self> {
         let lanes = choose_lanes(&info, options.lanes, device.required_subgroup_size)?;
+        info.matrices = info.matrices.in_subgroups_of(lanes);
+        #[cfg(feature = "forms")]
+        if options.form != Form::Heap {
+            info.matrices = Matrices::EMULATED;
+        }
         let core = Arc::new(Core::new(device, info, lanes, options)?);
         let runtime = Self { core, notes, validated: options.validation.any() };
         runtime.core.prove(options.validation)?;
@@ -231,6 +236,20 @@ impl Runtime {
     /// The subgroup size of every kernel: required where the device lets us, and seen there in any case.
     pub fn lanes(&self) -> u32 {
         self.core.lanes
+    }
+
+    /// Whether kernels may turn sums into left operands of this type element by element, for those that multiply matrices:
+    /// seen on the device when it is first asked for.
+    #[doc(hidden)]
+    pub fn copies_elements(&self, dtype: Dtype) -> Result<bool> {
+        let cell = &self.core.copies_elements[usize::from(dtype == Dtype::Bf16)];
+        match cell.get() {
+            Some(copies) => Ok(*copies),
+            None => Ok(*cell.get_or_init({
+                let copies = probe::copies_elements(self, dtype)?;
+                move || copies
+            })),
+        }
     }
 
     /// What the user should know of the choice of device.

@@ -165,11 +165,11 @@ impl Pipelines {
         let patch = Patch::of(info.float_controls, info.software());
         let damaged = |error| unsupported(format!("its SPIR-V is damaged: {error}"));
         let module = program.words().map_err(damaged)?;
-        let lacking = capability::lacking(&module).map_err(damaged)?;
+        let lacking = capability::lacking(&module, self.device.matrices.in_subgroups_of(self.lanes)).map_err(damaged)?;
         if !lacking.is_empty() {
             let lacking = lacking.join(", ");
             return Err(unsupported(format!(
-                "it needs what devices are not opened with: {lacking}"
+                "it needs what the device was not opened with: {lacking}"
             )));
         }
         let module = spirv::patch(&module, &patch).map_err(damaged)?;

@@ -58,6 +58,7 @@ pub(crate) fn open(adapter: &wgpu::Adapter) -> Result<Shared> {
         adapter.create_device_from_hal::<Vulkan>(opened, &descriptor)?
     };
     let described = raw::Device {
+        entry: None,
         instance,
         api_version: hal.shared_instance().instance_api_version(),
         physical_device,

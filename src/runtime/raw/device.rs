@@ -7,10 +7,12 @@ use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
 use gpu_allocator::{AllocationSizes, AllocatorDebugSettings};
 
 use super::embed::{Keep, Links, QueueLock, TimelinePoint};
+use super::matrices::{self, MatrixSwitches};
 use super::physical::QueueFamily;
 use super::requirements::Switches;
 use super::{Commands, Instance, Named, Physical, Timeline};
 use crate::error::{Error, Result};
+use crate::runtime::info::Matrices;
 use crate::runtime::lock;
 
 const MIB: u64 = 1 << 20;
@@ -27,6 +29,8 @@ pub(in crate::runtime) struct Device {
     memory_budget: bool,
     /// Whether pipelines can require a subgroup size.
     pub(in crate::runtime) required_subgroup_size: bool,
+    /// The matrices that it was opened to multiply.
+    pub(in crate::runtime) matrices: Matrices,
     instance: Arc<Instance>,
     /// The last to go.
     owner: Owner,
@@ -72,6 +76,7 @@ impl Device {
             physical: physical.handle,
             memory_budget: physical.memory_budget,
             required_subgroup_size: physical.required_subgroup_size,
+            matrices: physical.info.matrices,
             instance: instance.clone(),
             owner,
         };
@@ -218,15 +223,17 @@ fn create(instance: &Arc<Instance>, physical: &Physical) -> Result<ash::Device> 
     let queues = [vk::DeviceQueueCreateInfo::default()
         .queue_family_index(physical.queue.index)
         .queue_priorities(&priorities)];
-    let extensions: Vec<_> = physical.extensions.iter().map(|name| name.as_ptr()).collect();
+    let matrices = physical.info.matrices;
+    let extensions = physical.extensions.iter().copied().chain(matrices::extensions(matrices));
+    let extensions: Vec<_> = extensions.map(|name| name.as_ptr()).collect();
     let info = vk::DeviceCreateInfo::default()
         .queue_create_infos(&queues)
         .enabled_extension_names(&extensions);
-    let mut switches = Switches::default();
+    let (mut switches, mut matrix_switches) = (Switches::default(), MatrixSwitches::default());
     // SAFETY: the handle comes from this instance, and every feature and extension asked for was found there; the chain
     // has nothing but the switches.
     unsafe {
-        let info = switches.switch_on(info);
+        let info = matrix_switches.switch_on(switches.switch_on(info), matrices);
         instance.handle().create_device(physical.handle, &info, None)
     }
     .named("vkCreateDevice")

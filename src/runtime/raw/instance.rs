@@ -21,8 +21,10 @@ pub(in crate::runtime) struct Instance {
     canary: Arc<Canary>,
     /// There when tests let calls fail.
     _over: Option<Over>,
-    /// The loaded library; outlives everything that came from it. `None` when the instance is a caller's.
+    /// The loaded library; outlives everything that came from it. Of a caller's instance, what the caller gave.
     entry: Option<ash::Entry>,
+    /// Whether it is a caller's.
+    is_callers: bool,
 }
 
 impl Instance {
@@ -40,7 +42,14 @@ impl Instance {
         let debug_utils =
             validation.any().then(|| ext::debug_utils::Instance::new(&entry, &handle));
         let mut instance =
-            Self { messenger: None, handle, canary, _over: over, entry: Some(entry) };
+            Self {
+            messenger: None,
+            handle,
+            canary,
+            _over: over,
+            entry: Some(entry),
+            is_callers: false,
+        };
         if let Some(debug_utils) = debug_utils {
             // SAFETY: the canary that the messenger points to lives as long as the instance.
             let messenger = unsafe {
@@ -53,9 +62,9 @@ impl Instance {
     }
 
     /// A caller's instance, which is left as it is. Its layers report to the caller.
-    pub(super) fn of_caller(handle: ash::Instance) -> Arc<Self> {
+    pub(super) fn of_caller(handle: ash::Instance, entry: Option<ash::Entry>) -> Arc<Self> {
         let canary = Arc::new(Canary::default());
-        Arc::new(Self { messenger: None, handle, canary, _over: None, entry: None })
+        Arc::new(Self { messenger: None, handle, canary, _over: None, entry, is_callers: true })
     }
 
     pub(super) fn handle(&self) -> &ash::Instance {
@@ -78,7 +87,7 @@ impl Instance {
         Ok(handles
             .into_iter()
             .enumerate()
-            .map(|(index, handle)| Physical::query(&self.handle, handle, index))
+            .map(|(index, handle)| Physical::query(self.entry.as_ref(), &self.handle, handle, index))
             .collect())
     }
 
@@ -93,13 +102,13 @@ impl Instance {
             expected: format!("one of the {} of the instance", handles.len()),
             found: "another handle".into(),
         })?;
-        Ok(Physical::query(&self.handle, handle, index))
+        Ok(Physical::query(self.entry.as_ref(), &self.handle, handle, index))
     }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        if self.entry.is_none() {
+        if self.is_callers {
             return;
         }
         // SAFETY: every object of the instance holds it alive, so none is left; the canary is still there.

@@ -11,6 +11,7 @@ mod device;
 pub(crate) mod embed;
 mod faults;
 mod instance;
+mod matrices;
 mod physical;
 mod pipeline;
 mod query;
@@ -28,7 +29,8 @@ pub(super) use instance::Instance;
 pub(super) use physical::Physical;
 pub(super) use pipeline::{Pipeline, PipelineCache, PipelineDesc};
 pub(super) use query::Queries;
-pub(super) use requirements::capabilities;
+pub(super) use matrices::LANES as MATRIX_LANES;
+pub(super) use requirements::{capabilities, matrix_capabilities};
 pub(super) use timeline::Timeline;
 
 use crate::error::{Error, Result};

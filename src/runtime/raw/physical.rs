@@ -4,9 +4,9 @@ use std::ffi::CStr;
 
 use ash::{ext, khr, vk};
 
-use super::{Instance, requirements};
+use super::{Instance, matrices, requirements};
 use crate::error::{Error, Result};
-use crate::runtime::info::{DeviceInfo, DeviceKind, FloatControls, Limits};
+use crate::runtime::info::{DeviceInfo, DeviceKind, FloatControls, Limits, Matrices};
 
 /// Slots of a bindless heap below which a device is not worth having.
 const MIN_HEAP_SLOTS: u32 = 64;
@@ -19,7 +19,7 @@ pub(in crate::runtime) struct Physical {
     /// Whether the subgroup size of a compute pipeline can be required.
     pub(super) required_subgroup_size: bool,
     pub(super) memory_budget: bool,
-    /// Extensions to enable when the device is opened.
+    /// Extensions to enable when the device is opened, beside those of the matrices that it multiplies.
     pub(super) extensions: Vec<&'static CStr>,
 }
 
@@ -36,6 +36,7 @@ pub(super) struct QueueFamily {
 impl Physical {
     /// Asks the driver everything the runtime wants to know.
     pub(super) fn query(
+        entry: Option<&ash::Entry>,
         instance: &ash::Instance,
         handle: vk::PhysicalDevice,
         index: usize,
@@ -47,7 +48,7 @@ impl Physical {
         // SAFETY: as above.
         let extensions = unsafe { instance.enumerate_device_extension_properties(handle) };
         let extensions = extensions.unwrap_or_default();
-        let has = |name| extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(name));
+        let has = |name: &CStr| extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(name));
         let wanted = [khr::portability_subset::NAME, ext::memory_budget::NAME];
         let queue = queue_family(instance, handle, basic.limits.timestamp_period);
         let mut info = describe(&basic, &properties, index);
@@ -58,6 +59,9 @@ impl Physical {
             info.lacks.push(format!("Vulkan 1.3 (it has {major}.{minor})"));
         } else {
             info.lacks.extend(properties.lacks);
+            if info.subgroup_size == matrices::LANES {
+                info.matrices = matrices::query(entry, instance, handle, has);
+            }
             if info.limits.max_heap_slots < MIN_HEAP_SLOTS {
                 info.lacks.push(format!("{MIN_HEAP_SLOTS} update-after-bind storage buffers"));
             }
@@ -161,6 +165,7 @@ fn describe(basic: &vk::PhysicalDeviceProperties, p: &Properties, index: usize) 
         subgroup_sizes: [p.v13.min_subgroup_size, p.v13.max_subgroup_size],
         limits: limits(&basic.limits, p),
         float_controls: float_controls(&p.v12),
+        matrices: Matrices::default(),
         memory: 0,
         timestamps: false,
         lacks: Vec::new(),

@@ -1,5 +1,5 @@
 //! What the runtime asks of every device: one table for the device check, for opening a device, for the check of a
-//! caller's, and for the tests.
+//! caller's, and for the tests. Another one for what a device may have: matrices.
 //!
 //! Vulkan has a switch for a feature in several structs: in that of the version that took it in, and in that of the
 //! extension which it was before. A chain may hold either, never both.
@@ -9,13 +9,26 @@ use std::mem::offset_of;
 
 use ash::vk::{self, TaggedStructure};
 
-/// Something that every device must have.
+use super::matrices::BFloat16Features;
+use crate::runtime::info::Matrices;
+
+/// Something that a device must have, or may.
 struct Requirement {
     /// What the list of devices calls it.
     name: &'static str,
     need: Need,
     /// The SPIR-V capability that it stands for; `None` where the runtime itself needs it.
     capability: Option<u32>,
+}
+
+impl Requirement {
+    /// The places of its switch; none of what is no feature.
+    fn switches(&self) -> &'static [Switch] {
+        match self.need {
+            Need::Feature(switches) => switches,
+            Need::Subgroup(_) => &[],
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -39,6 +52,23 @@ macro_rules! switch {
             tag: <vk::$kind<'static> as TaggedStructure>::STRUCTURE_TYPE,
             offset: offset_of!(vk::$kind<'static>, $($field)+),
         }
+    };
+}
+
+/// The switches of a feature that Vulkan 1.2 took in.
+macro_rules! settled {
+    ($kind:ident, $field:ident) => {
+        &[switch!(PhysicalDeviceVulkan12Features, $field), switch!($kind, $field)]
+    };
+}
+
+/// The switch of a feature of half-precision floats of the bfloat16 kind.
+macro_rules! bfloat16 {
+    ($field:ident) => {
+        &[Switch {
+            tag: BFloat16Features::STRUCTURE_TYPE,
+            offset: offset_of!(BFloat16Features<'static>, $field),
+        }]
     };
 }
 
@@ -128,6 +158,95 @@ const REQUIREMENTS: &[Requirement] = &[
     ),
 ];
 
+/// What products of matrices need, whatever their elements are.
+const MATRICES: &[Requirement] = &[
+    feature(
+        "cooperativeMatrix",
+        Some(CAPABILITY_COOPERATIVE_MATRIX),
+        &[switch!(PhysicalDeviceCooperativeMatrixFeaturesKHR, cooperative_matrix)],
+    ),
+    feature(
+        "vulkanMemoryModel",
+        Some(5345),
+        settled!(PhysicalDeviceVulkanMemoryModelFeatures, vulkan_memory_model),
+    ),
+    feature(
+        "vulkanMemoryModelDeviceScope",
+        Some(5346),
+        settled!(PhysicalDeviceVulkanMemoryModelFeatures, vulkan_memory_model_device_scope),
+    ),
+];
+
+/// What those of f16 need besides.
+const F16_MATRICES: &[Requirement] = &[feature(
+    "shaderFloat16",
+    Some(9),
+    settled!(PhysicalDeviceShaderFloat16Int8Features, shader_float16),
+)];
+
+/// What those of bf16 need besides.
+const BF16_MATRICES: &[Requirement] = &[
+    feature("shaderBFloat16Type", Some(5116), bfloat16!(shader_bfloat16_type)),
+    feature(
+        "shaderBFloat16CooperativeMatrix",
+        Some(5118),
+        bfloat16!(shader_bfloat16_cooperative_matrix),
+    ),
+];
+
+/// The capability that all modules with matrices declare.
+const CAPABILITY_COOPERATIVE_MATRIX: u32 = 6022;
+
+/// What products of these matrices need.
+fn of_matrices(matrices: Matrices) -> impl Iterator<Item = &'static Requirement> {
+    let lists = [
+        (matrices.any(), MATRICES),
+        (matrices.f16, F16_MATRICES),
+        (matrices.bf16, BF16_MATRICES),
+    ];
+    lists.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, list)| list)
+}
+
+/// The SPIR-V capabilities that a module may declare beside those of every device, on one that multiplies such matrices:
+/// none without matrices in it.
+pub(in crate::runtime) fn matrix_capabilities(matrices: Matrices, declared: &[u32]) -> Vec<u32> {
+    if !declared.contains(&CAPABILITY_COOPERATIVE_MATRIX) {
+        return Vec::new();
+    }
+    of_matrices(matrices).filter_map(|requirement| requirement.capability).collect()
+}
+
+/// The matrices that a device multiplies which offers these features.
+///
+/// # Safety
+/// As [`Chain::new`].
+pub(super) unsafe fn offered_matrices(offered: &vk::PhysicalDeviceFeatures2<'_>) -> Matrices {
+    // SAFETY: the caller's promise.
+    unsafe { Chain::new(std::ptr::from_ref(offered).cast()) }.matrices()
+}
+
+/// The matrices that a device made from this multiplies, as far as features say.
+///
+/// # Safety
+/// As [`Chain::new`] for its chain.
+pub(super) unsafe fn switched_on_matrices(info: &vk::DeviceCreateInfo<'_>) -> Matrices {
+    // SAFETY: the caller's promise.
+    unsafe { Chain::new(info.p_next) }.matrices()
+}
+
+/// Switches on what products of these matrices need, in the structs that the chain has.
+///
+/// # Safety
+/// As [`Chain::new`] for the chain of `info`, whose structs can be written.
+pub(super) unsafe fn switch_on_matrices(info: &vk::DeviceCreateInfo<'_>, matrices: Matrices) {
+    // SAFETY: the caller's promise.
+    let chain = unsafe { Chain::new(info.p_next) };
+    for place in of_matrices(matrices).flat_map(|r| chain.places(r.switches())) {
+        // SAFETY: the switch lies in a struct of its tag, which can be written.
+        unsafe { place.cast_mut().write(vk::TRUE) };
+    }
+}
+
 /// The SPIR-V capabilities that every device is opened with.
 pub(in crate::runtime) fn capabilities() -> impl Iterator<Item = u32> {
     /// Every Vulkan device with compute shaders has it.
@@ -172,10 +291,8 @@ pub(super) unsafe fn switched_off(info: &vk::DeviceCreateInfo<'_>) -> Vec<String
 
 /// The names and switches of all features.
 fn features() -> impl Iterator<Item = (&'static str, &'static [Switch])> {
-    REQUIREMENTS.iter().filter_map(|requirement| match requirement.need {
-        Need::Feature(switches) => Some((requirement.name, switches)),
-        Need::Subgroup(_) => None,
-    })
+    let features = REQUIREMENTS.iter().map(|r| (r.name, r.switches()));
+    features.filter(|(_, switches)| !switches.is_empty())
 }
 
 /// Structs for the switches that a chain has no place for.
@@ -279,6 +396,13 @@ impl Chain {
             let here = switches.iter().filter(move |switch| switch.tag == tag);
             here.map(move |switch| at.wrapping_byte_add(switch.offset).cast())
         })
+    }
+
+    /// The matrices for which all is on.
+    fn matrices(&self) -> Matrices {
+        let has = |list: &[Requirement]| list.iter().all(|r| self.has_on(r.switches()));
+        let any = has(MATRICES);
+        Matrices { f16: any && has(F16_MATRICES), bf16: any && has(BF16_MATRICES) }
     }
 
     fn has_on(&self, switches: &[Switch]) -> bool {

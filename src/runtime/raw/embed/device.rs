@@ -1,15 +1,16 @@
 //! A runtime on a caller's device.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 
 use ash::vk;
 
 use super::super::device::Owner;
+use super::super::matrices;
 use super::super::requirements::{self, Switches};
 use super::super::{Instance, Physical};
 use super::{Keep, QueueLock};
 use crate::error::{Error, Rejected, Result};
-use crate::runtime::{DeviceSelector, Runtime, RuntimeOptions};
+use crate::runtime::{DeviceSelector, Matrices, Runtime, RuntimeOptions};
 
 /// What a device must be created with so that the runtime can use it.
 ///
@@ -53,7 +54,7 @@ impl Needs {
         instance: &ash::Instance,
         physical_device: vk::PhysicalDevice,
     ) -> Result<Self> {
-        let physical = query(&Instance::of_caller(instance.clone()), physical_device)?;
+        let physical = query(&Instance::of_caller(instance.clone(), None), physical_device)?;
         Ok(Self {
             extensions: physical.extensions,
             queue_family: physical.queue.index,
@@ -89,6 +90,11 @@ impl Needs {
 
 /// A caller's device, and the queue of it that the runtime is to use.
 pub struct Device<'a> {
+    /// The loader's functions, which tell what matrices the device multiplies; `None` leaves matrices out. They are used
+    /// where `create_info` switched on all that belongs to them: the extension `VK_KHR_cooperative_matrix` with its
+    /// feature, `vulkanMemoryModel`, `vulkanMemoryModelDeviceScope`, and `shaderFloat16` or, of
+    /// `VK_KHR_shader_bfloat16`, `shaderBFloat16Type` and `shaderBFloat16CooperativeMatrix`.
+    pub entry: Option<&'a ash::Entry>,
     /// The instance.
     pub instance: &'a ash::Instance,
     /// The version that the instance was created for, `apiVersion` of its `VkApplicationInfo`.
@@ -133,7 +139,7 @@ pub struct Device<'a> {
 /// [`Runtime::new`].
 pub unsafe fn open(device: Device<'_>, options: &RuntimeOptions) -> Result<Runtime> {
     check_options(options)?;
-    let instance = Instance::of_caller(device.instance.clone());
+    let instance = Instance::of_caller(device.instance.clone(), device.entry.cloned());
     // SAFETY: the caller's promise.
     let missing = unsafe { missing(&device) };
     if device.api_version < vk::API_VERSION_1_3 {
@@ -157,7 +163,10 @@ pub unsafe fn open(device: Device<'_>, options: &RuntimeOptions) -> Result<Runti
             found: device.queue_family.to_string(),
         });
     }
-    let physical = physical.with_family(&instance, device.queue_family)?;
+    let mut physical = physical.with_family(&instance, device.queue_family)?;
+    // SAFETY: the caller's promise.
+    let on = unsafe { switched_on_matrices(device.create_info) };
+    physical.info.matrices = physical.info.matrices.and(on);
     let owner = Owner::Caller { queue_lock: device.queue_lock, _keep: device.keep };
     let handle = device.device.clone();
     let own = super::super::Device::new(&instance, &physical, handle, device.queue, owner)?;
@@ -208,6 +217,24 @@ unsafe fn missing(device: &Device<'_>) -> Vec<String> {
     // SAFETY: the caller's promise.
     missing.extend(unsafe { requirements::switched_off(device.create_info) });
     missing
+}
+
+/// The matrices for which everything was enabled.
+///
+/// # Safety
+/// The chain of the info is valid, and its pointer to the extensions' names for as many as there are.
+unsafe fn switched_on_matrices(info: &vk::DeviceCreateInfo<'_>) -> Matrices {
+    let mut names: &[*const c_char] = &[];
+    if info.enabled_extension_count > 0 {
+        let count = info.enabled_extension_count as usize;
+        // SAFETY: the caller's promise.
+        names = unsafe { std::slice::from_raw_parts(info.pp_enabled_extension_names, count) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let enabled = |name: &CStr| names.iter().any(|other| CStr::from_ptr(*other) == name);
+        matrices::within(requirements::switched_on_matrices(info), enabled)
+    }
 }
 
 /// # Safety
