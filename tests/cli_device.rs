@@ -18,7 +18,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
-use backslang::runtime::Runtime;
+use backslang::runtime::{Runtime, Validation, devices};
 use common::golden::{Case, relative_error};
 use common::gpu;
 use harness::{Folder, Outcome, outcome};
@@ -184,6 +184,8 @@ fn devices_are_chosen(runtime: &Runtime) {
     let found = &listed["devices"][info.index];
     assert_eq!(found["uuid"], info.uuid_text().as_str());
     assert_eq!(found["usable"], true);
+    let all = devices(Validation::NONE).unwrap();
+    assert_eq!(found["matrices"], serde_json::json!(all[info.index].matrices.names()));
     let folder = Folder::mamba3();
     let words =
         format!("mamba3-preprocess-backward -i {} -o {}", folder.at("in"), folder.at("out"));

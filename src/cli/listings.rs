@@ -12,8 +12,10 @@ use super::report::Report;
 /// The Vulkan devices, usable or not.
 pub(crate) fn devices(args: &GlobalArgs) -> Result<Report> {
     let devices = runtime::devices(validation(args)?)?;
-    let header =
-        ["index", "name", "kind", "driver", "Vulkan", "subgroup", "matrices", "memory", "UUID", "lacks"];
+    let header = [
+        "index", "name", "kind", "driver", "Vulkan", "subgroup", "matrices", "memory", "UUID",
+        "lacks",
+    ];
     let mut rows = vec![header.map(String::from).to_vec()];
     rows.extend(devices.iter().map(device_row));
     let objects: Vec<_> = devices.iter().map(device_object).collect();

@@ -165,7 +165,9 @@ impl Pipelines {
         let patch = Patch::of(info.float_controls, info.software());
         let damaged = |error| unsupported(format!("its SPIR-V is damaged: {error}"));
         let module = program.words().map_err(damaged)?;
-        let lacking = capability::lacking(&module, self.device.matrices.in_subgroups_of(self.lanes)).map_err(damaged)?;
+        let lacking =
+            capability::lacking(&module, self.device.matrices.in_subgroups_of(self.lanes))
+                .map_err(damaged)?;
         if !lacking.is_empty() {
             let lacking = lacking.join(", ");
             return Err(unsupported(format!(

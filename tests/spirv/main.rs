@@ -13,7 +13,7 @@ mod vocabulary;
 use std::collections::BTreeSet;
 
 use backslang::manifest::{KERNELS, Kernel};
-use build::compile::FLAGS;
+use build::compile::{MATRIX_PROFILE, PROFILE};
 use build::spirv::{instructions, op, string};
 use module::{BUILT_IN, Instruction, Module};
 
@@ -34,6 +34,7 @@ const NO_CONTRACTION: u32 = 42;
 const GL_COMPUTE: u32 = 5;
 const LOGICAL: u32 = 0;
 const GLSL450: u32 = 1;
+const VULKAN: u32 = 3;
 
 /// Of extended instructions, those that every driver computes exactly or rounds once: Round, FAbs, SAbs, Sqrt, the six
 /// of minimum and maximum, Fma. Elementary functions are the shaders' own: drivers' may be tens of ulp off.
@@ -44,6 +45,9 @@ fn is_exact(extended: u32) -> bool {
 /// Whether a module needs a capability; `None` for one that no module should have. That the runtime asks devices for
 /// all of them and for no others is a test of its own.
 fn needs(module: &Module, capability: u32) -> Option<bool> {
+    if let Some(has) = matrices_need(module, capability) {
+        return module.has_matrices().then_some(has);
+    }
     let has = |wanted: fn(u16) -> bool| module.all.iter().any(|(number, _)| wanted(*number));
     let built_in = |wanted: fn(u32) -> bool| {
         module.all.iter().any(|(number, words)| {
@@ -71,6 +75,24 @@ fn needs(module: &Module, capability: u32) -> Option<bool> {
         })),
         _ => None,
     }
+}
+
+/// Whether a module with matrices needs a capability; `None` for one that is not about them.
+fn matrices_need(module: &Module, capability: u32) -> Option<bool> {
+    let floats = |wanted: fn(&[u32]) -> bool| {
+        module.all.iter().any(|(n, words)| *n == module::op::TYPE_FLOAT && wanted(&words[1..]))
+    };
+    Some(match capability {
+        // Float16.
+        9 => floats(|kind| kind == [16]),
+        // BFloat16TypeKHR, BFloat16CooperativeMatrixKHR.
+        5116 | 5118 => floats(|kind| kind == [16, 0]),
+        // VulkanMemoryModel, CooperativeMatrixKHR.
+        5345 | 6022 => true,
+        // VulkanMemoryModelDeviceScope: the compiler declares it where the heap is.
+        5346 => module.all.iter().any(|(n, _)| *n == module::op::TYPE_RUNTIME_ARRAY),
+        _ => return None,
+    })
 }
 
 /// All atomic instructions, those of extensions included.
@@ -101,7 +123,7 @@ fn lint(words: &[u32]) -> Vec<String> {
     let mut faults = heap_index::faults(words);
     faults.extend(module.all.iter().filter_map(|i| arithmetic(*i, &exact)));
     faults.extend(module.all.iter().filter_map(|i| declaration(&module, *i)));
-    faults.extend(module.all.iter().filter_map(|i| unknown(*i)));
+    faults.extend(module.all.iter().filter_map(|i| unknown(&module, *i)));
     faults
 }
 
@@ -141,8 +163,10 @@ fn declaration(module: &Module, (number, words): Instruction<'_>) -> Option<Stri
         (OP_ENTRY_POINT, [model, ..]) if *model != GL_COMPUTE => {
             format!("a shader that is no compute shader: execution model {model}")
         }
-        (OP_MEMORY_MODEL, words) if words != [LOGICAL, GLSL450] => {
-            format!("a memory model other than logical GLSL450: {words:?}")
+        (OP_MEMORY_MODEL, words)
+            if words != [LOGICAL, if module.has_matrices() { VULKAN } else { GLSL450 }] =>
+        {
+            format!("a memory model other than logical GLSL450, or Vulkan of matrices: {words:?}")
         }
         (OP_DECORATE, [_, BINDING | DESCRIPTOR_SET, place]) if *place != 0 => {
             "a binding other than the heap's".to_owned()
@@ -156,7 +180,7 @@ fn declaration(module: &Module, (number, words): Instruction<'_>) -> Option<Stri
 }
 
 /// What the lints would not understand.
-fn unknown((number, words): Instruction<'_>) -> Option<String> {
+fn unknown(module: &Module, (number, words): Instruction<'_>) -> Option<String> {
     Some(match (number, words) {
         (OP_DECORATE, [_, decoration, ..]) | (OP_MEMBER_DECORATE, [_, _, decoration, ..])
             if !vocabulary::is_known_decoration(*decoration) =>
@@ -172,6 +196,7 @@ fn unknown((number, words): Instruction<'_>) -> Option<String> {
         // Said already, and better.
         (OP_STRING | OP_LINE, _) => return None,
         (n, _) if is_atomic(n) => return None,
+        (n, _) if module.has_matrices() && vocabulary::is_of_matrices(n) => return None,
         (n, _) if !vocabulary::is_known(n) => format!(
             "{} is not among the instructions that the lints follow (tests/spirv/vocabulary.rs)",
             vocabulary::name(n)
@@ -193,20 +218,30 @@ fn every_module_keeps_the_rules() {
 /// What the compiler is allowed is what the modules have: another capability is an error there already.
 #[test]
 fn the_compiler_may_use_the_capabilities_that_modules_have() {
-    let allowed = FLAGS.split(['+', ' ']).filter_map(|word| word.strip_prefix("spv"));
-    let mut declared = BTreeSet::new();
-    for kernel in KERNELS {
-        let words = kernel.words();
-        let capabilities = Module::new(&words).all.into_iter().filter(|i| i.0 == OP_CAPABILITY);
-        declared.extend(capabilities.filter_map(|(_, words)| match words[0] {
-            61 => Some("GroupNonUniform"),
-            63 => Some("GroupNonUniformArithmetic"),
-            65 => Some("GroupNonUniformShuffle"),
-            // Shader is in every profile, RuntimeDescriptorArray in the one given.
-            _ => None,
-        }));
+    for (profile, has_matrices) in [(PROFILE, false), (MATRIX_PROFILE, true)] {
+        let allowed = profile.split('+').filter_map(|word| word.strip_prefix("spv"));
+        let mut declared = BTreeSet::new();
+        for kernel in KERNELS {
+            let words = kernel.words();
+            let module = Module::new(&words);
+            // Kernels with matrices may do what all others do.
+            if module.has_matrices() && !has_matrices {
+                continue;
+            }
+            let capabilities = module.all.into_iter().filter(|i| i.0 == OP_CAPABILITY);
+            declared.extend(capabilities.filter_map(|(_, words)| match words[0] {
+                61 => Some("GroupNonUniform"),
+                63 => Some("GroupNonUniformArithmetic"),
+                65 => Some("GroupNonUniformShuffle"),
+                5116 => Some("BFloat16KHR"),
+                6022 => Some("CooperativeMatrixKHR"),
+                // Shader is in every profile, RuntimeDescriptorArray in the one given; Float16 and the memory model
+                // come with matrices.
+                _ => None,
+            }));
+        }
+        assert_eq!(BTreeSet::from_iter(allowed), declared);
     }
-    assert_eq!(BTreeSet::from_iter(allowed), declared);
 }
 
 /// Of each boolean specialization constant of a module, its result and its id for specialization.

@@ -9,6 +9,7 @@ pub(crate) mod op {
     pub(crate) const NAME: u16 = 5;
     pub(crate) const ENTRY_POINT: u16 = 15;
     pub(crate) const CAPABILITY: u16 = 17;
+    pub(crate) const TYPE_FLOAT: u16 = 22;
     pub(crate) const TYPE_VECTOR: u16 = 23;
     pub(crate) const TYPE_RUNTIME_ARRAY: u16 = 29;
     pub(crate) const CONSTANT_TRUE: u16 = 41;
@@ -47,6 +48,8 @@ pub(crate) mod op {
     pub(crate) const RETURN_VALUE: u16 = 254;
     pub(crate) const SHUFFLE: u16 = 345;
     pub(crate) const COPY_LOGICAL: u16 = 400;
+    pub(crate) const TYPE_COOPERATIVE_MATRIX: u16 = 4456;
+    pub(crate) const COOPERATIVE_MATRIX_STORE: u16 = 4458;
 }
 
 pub(crate) const PUSH_CONSTANT: u32 = 9;
@@ -94,6 +97,11 @@ impl<'a> Module<'a> {
             in_function &= number != op::FUNCTION_END;
         }
         Self { all, functions, made_by }
+    }
+
+    /// Whether it multiplies matrices.
+    pub(crate) fn has_matrices(&self) -> bool {
+        self.all.iter().any(|(number, _)| *number == op::TYPE_COOPERATIVE_MATRIX)
     }
 
     /// The module-level variables of a storage class.
@@ -150,8 +158,9 @@ impl<'a> Module<'a> {
 /// The id that an instruction makes. Those of module level that have no type first are told by number.
 fn result(number: u16, words: &[u32]) -> Option<u32> {
     match number {
-        19..=39 | op::LABEL => words.first().copied(),
+        19..=39 | op::LABEL | op::TYPE_COOPERATIVE_MATRIX => words.first().copied(),
         op::STORE
+        | op::COOPERATIVE_MATRIX_STORE
         | op::DECORATE
         | op::MEMBER_DECORATE
         | op::ENTRY_POINT

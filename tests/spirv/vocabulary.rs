@@ -116,6 +116,17 @@ const INSTRUCTIONS: &[(u16, &str)] = &[
     (400, "OpCopyLogical"),
 ];
 
+/// Those of modules with matrices alone.
+const OF_MATRICES: &[(u16, &str)] = &[
+    (1, "OpUndef"),
+    (115, "OpFConvert"),
+    (4456, "OpTypeCooperativeMatrixKHR"),
+    (4457, "OpCooperativeMatrixLoadKHR"),
+    (4458, "OpCooperativeMatrixStoreKHR"),
+    (4459, "OpCooperativeMatrixMulAddKHR"),
+    (4460, "OpCooperativeMatrixLengthKHR"),
+];
+
 /// Some that no module may have, for the messages.
 const OTHERS: &[(u16, &str)] = &[
     (7, "OpString"),
@@ -144,6 +155,11 @@ pub(crate) fn is_known(number: u16) -> bool {
     INSTRUCTIONS.iter().any(|(known, _)| *known == number)
 }
 
+/// Whether modules with matrices may have an instruction that others may not.
+pub(crate) fn is_of_matrices(number: u16) -> bool {
+    OF_MATRICES.iter().any(|(known, _)| *known == number)
+}
+
 /// Whether modules may have a decoration.
 pub(crate) fn is_known_decoration(decoration: u32) -> bool {
     DECORATIONS.contains(&decoration)
@@ -151,7 +167,8 @@ pub(crate) fn is_known_decoration(decoration: u32) -> bool {
 
 /// What the specification calls an instruction.
 pub(crate) fn name(number: u16) -> String {
-    let found = INSTRUCTIONS.iter().chain(OTHERS).find(|(known, _)| *known == number);
+    let found =
+        INSTRUCTIONS.iter().chain(OF_MATRICES).chain(OTHERS).find(|(known, _)| *known == number);
     found.map_or_else(|| format!("instruction {number}"), |(_, name)| (*name).to_owned())
 }
 
@@ -172,7 +189,12 @@ pub(crate) fn capability(number: u32) -> String {
         65 => "GroupNonUniformShuffle",
         4433 => "StorageBuffer16BitAccess",
         5301 => "ShaderNonUniform",
+        5116 => "BFloat16TypeKHR",
+        5118 => "BFloat16CooperativeMatrixKHR",
         5302 => "RuntimeDescriptorArray",
+        5345 => "VulkanMemoryModel",
+        5346 => "VulkanMemoryModelDeviceScope",
+        6022 => "CooperativeMatrixKHR",
         _ => return format!("number {number}"),
     };
     name.to_owned()

@@ -41,8 +41,7 @@ impl Instance {
         let (handle, over) = Over::new(&entry, handle);
         let debug_utils =
             validation.any().then(|| ext::debug_utils::Instance::new(&entry, &handle));
-        let mut instance =
-            Self {
+        let mut instance = Self {
             messenger: None,
             handle,
             canary,
@@ -87,7 +86,9 @@ impl Instance {
         Ok(handles
             .into_iter()
             .enumerate()
-            .map(|(index, handle)| Physical::query(self.entry.as_ref(), &self.handle, handle, index))
+            .map(|(index, handle)| {
+                Physical::query(self.entry.as_ref(), &self.handle, handle, index)
+            })
             .collect())
     }
 

@@ -26,10 +26,10 @@ pub(super) use descriptor::{Descriptors, PUSH_BYTES};
 pub(super) use device::Device;
 pub use faults::{Fault, Faults};
 pub(super) use instance::Instance;
+pub(super) use matrices::LANES as MATRIX_LANES;
 pub(super) use physical::Physical;
 pub(super) use pipeline::{Pipeline, PipelineCache, PipelineDesc};
 pub(super) use query::Queries;
-pub(super) use matrices::LANES as MATRIX_LANES;
 pub(super) use requirements::{capabilities, matrix_capabilities};
 pub(super) use timeline::Timeline;
 

@@ -199,11 +199,8 @@ const CAPABILITY_COOPERATIVE_MATRIX: u32 = 6022;
 
 /// What products of these matrices need.
 fn of_matrices(matrices: Matrices) -> impl Iterator<Item = &'static Requirement> {
-    let lists = [
-        (matrices.any(), MATRICES),
-        (matrices.f16, F16_MATRICES),
-        (matrices.bf16, BF16_MATRICES),
-    ];
+    let lists =
+        [(matrices.any(), MATRICES), (matrices.f16, F16_MATRICES), (matrices.bf16, BF16_MATRICES)];
     lists.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, list)| list)
 }
 
@@ -445,7 +442,50 @@ mod tests {
                 (instruction[0] == OP_CAPABILITY).then_some(instruction[1])
             }));
         }
-        assert_eq!(declared, capabilities().collect());
+        let all = Matrices { f16: true, bf16: true };
+        let optional = of_matrices(all).filter_map(|r| r.capability);
+        assert_eq!(declared, capabilities().chain(optional).collect());
+    }
+
+    #[test]
+    fn capabilities_of_matrices_come_with_matrices() {
+        let all = Matrices { f16: true, bf16: true };
+        assert!(matrix_capabilities(all, &[1, 9]).is_empty());
+        let f16 = Matrices { f16: true, ..<_>::default() };
+        assert_eq!(matrix_capabilities(f16, &[6022]), [6022, 5345, 5346, 9]);
+        assert_eq!(matrix_capabilities(all, &[6022]).len(), 6);
+        assert!(matrix_capabilities(Matrices::default(), &[6022]).is_empty());
+    }
+
+    #[test]
+    fn matrices_need_all_of_their_features() {
+        let offered = |off: &[Switch]| {
+            let mut v12 = V12::default();
+            let mut cooperative = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+            let mut bfloat16 = BFloat16Features::default();
+            let features = vk::PhysicalDeviceFeatures2::default()
+                .push_next(&mut v12)
+                .push_next(&mut cooperative)
+                .push_next(&mut bfloat16);
+            let all = Matrices { f16: true, bf16: true };
+            // SAFETY: the structs are there, and nobody else has them.
+            unsafe {
+                let chain = Chain::new(std::ptr::from_ref(&features).cast());
+                let set = |on, place: *const vk::Bool32| place.cast_mut().write(on);
+                let switches = of_matrices(all).map(Requirement::switches);
+                switches.flat_map(|s| chain.places(s)).for_each(|p| set(vk::TRUE, p));
+                chain.places(off).for_each(|p| set(vk::FALSE, p));
+                offered_matrices(&features)
+            }
+        };
+        assert_eq!(offered(&[]), Matrices { f16: true, bf16: true });
+        let lists = [(MATRICES, [false; 2]), (F16_MATRICES, [false, true])];
+        for (list, [f16, bf16]) in lists.into_iter().chain([(BF16_MATRICES, [true, false])]) {
+            for requirement in list {
+                let found = offered(requirement.switches());
+                assert_eq!(found, Matrices { f16, bf16 }, "{}", requirement.name);
+            }
+        }
     }
 
     type V12 = vk::PhysicalDeviceVulkan12Features<'static>;
