@@ -117,6 +117,25 @@ fn the_hash_is_of_names_and_contents() {
 }
 
 #[test]
+fn imports_are_followed() {
+    let root = folder("imports");
+    for (name, text) in [
+        ("m/direct.slang", "import matrix;\n"),
+        ("m/through.slang", "import other;\nimport tiles;\n"),
+        ("m/none.slang", "// import matrix;\nimport other;\n"),
+        ("shared/matrix.slang", "import tiles;\n"),
+        ("shared/tiles.slang", "import matrix;\n"),
+        ("shared/other.slang", "import other;\n"),
+    ] {
+        write(root.join(name), text);
+    }
+    let sources = Sources::read(&root).unwrap();
+    let imports = |name| sources.imports(name, "matrix");
+    assert!(imports("m/direct.slang") && imports("m/through.slang"));
+    assert!(!imports("m/none.slang"));
+}
+
+#[test]
 fn committed_modules_are_written_and_read() {
     let root = folder("committed");
     let sources = Sources::read(&root).unwrap();
