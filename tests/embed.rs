@@ -355,7 +355,9 @@ fn wrong_queue_families_are_refused(vulkan: &Vulkan) -> Outcome {
 fn wrong_options_are_refused(vulkan: &Vulkan) -> Outcome {
     let named = RuntimeOptions { device: DeviceSelector::Index(0), ..options() };
     let validated = RuntimeOptions { validation: Validation::STANDARD, ..options() };
-    for (name, options) in [("device", named), ("validation", validated)] {
+    let telling = RuntimeOptions { pipeline_statistics: true, ..options() };
+    let all = [("device", named), ("validation", validated), ("pipeline_statistics", telling)];
+    for (name, options) in all {
         // SAFETY: what is refused is not used.
         let refused = vulkan.described(|device| unsafe { raw::open(device, &options) }).map(drop);
         assert!(

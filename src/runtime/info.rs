@@ -1,5 +1,6 @@
 //! What the crate knows of a Vulkan device.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::raw::MATRIX_LANES;
@@ -193,6 +194,25 @@ impl Matrices {
         let types = [Dtype::F16, Dtype::Bf16].into_iter();
         types.filter(|dtype| self.of(*dtype)).map(Dtype::name).collect()
     }
+}
+
+/// What a driver tells of a pipeline that it made; see [`RuntimeOptions::pipeline_statistics`](super::RuntimeOptions).
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PipelineStatistics {
+    /// The kernel's name.
+    pub kernel: Cow<'static, str>,
+    /// In the driver's order.
+    pub statistics: Vec<Statistic>,
+}
+
+/// A number that a driver tells of a pipeline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Statistic {
+    /// What the driver calls it, such as `Register Count`.
+    pub name: String,
+    /// Its value; of a yes or no 1 or 0.
+    pub value: f64,
 }
 
 #[cfg(test)]

@@ -54,7 +54,9 @@ pub use execution::{Execution, Progress};
 #[cfg(feature = "forms")]
 #[doc(hidden)]
 pub use forms::Form;
-pub use info::{DeviceInfo, DeviceKind, FloatControls, Limits, Matrices};
+pub use info::{
+    DeviceInfo, DeviceKind, FloatControls, Limits, Matrices, PipelineStatistics, Statistic,
+};
 pub use program::{LoadedKernel, Program};
 pub(crate) use raw::embed;
 #[doc(hidden)]
@@ -94,6 +96,9 @@ pub struct RuntimeOptions {
     /// warning; a folder that cannot be written is no error. Whoever can write there can harm the driver: it must be the
     /// user's own.
     pub pipeline_cache: Option<PathBuf>,
+    /// Whether to ask the driver what became of kernels, such as registers and spills, for [`Recorder::pipelines`]; a device
+    /// without `VK_KHR_pipeline_executable_properties` tells nothing.
+    pub pipeline_statistics: bool,
     /// In which form kernels run, for tests.
     #[cfg(feature = "forms")]
     #[doc(hidden)]
@@ -109,6 +114,7 @@ impl Default for RuntimeOptions {
             lanes: None,
             timeout: Duration::from_secs(600),
             pipeline_cache: None,
+            pipeline_statistics: false,
             #[cfg(feature = "forms")]
             form: Form::Heap,
         }
@@ -197,7 +203,7 @@ impl Runtime {
         if let Some(note) = &choice.note {
             tracing::warn!("{note}");
         }
-        let device = raw::Device::open(&instance, physical)?;
+        let device = raw::Device::open(&instance, physical, options.pipeline_statistics)?;
         Self::start(device, info, choice.note.into_iter().collect(), options, dirt)
     }
 

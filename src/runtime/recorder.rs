@@ -17,6 +17,7 @@ use super::grid::{self, Piece};
 use super::hazard::Barrier;
 use super::hazard::{Hazards, Stages, Touch};
 use super::heap::DUMMY_SLOT;
+use super::info::PipelineStatistics;
 use super::program::Program;
 #[cfg(feature = "forms")]
 use super::raw::Descriptors;
@@ -116,6 +117,8 @@ pub(super) struct Recording {
     pub(super) commands: Commands,
     pub(super) stamps: Stamps,
     kernels: Vec<Program>,
+    /// Those of the kernels, each once, with the number of its kernel.
+    pipelines: Vec<(usize, Arc<Pipeline>)>,
     tensors: Vec<Tensor>,
     staging: Vec<Arc<Pooled>>,
     #[cfg(feature = "forms")]
@@ -128,10 +131,23 @@ impl Recording {
             commands,
             stamps: Stamps::default(),
             kernels: Vec::new(),
+            pipelines: Vec::new(),
             tensors: Vec::new(),
             staging: Vec::new(),
             #[cfg(feature = "forms")]
             bound: Vec::new(),
+        }
+    }
+
+    /// Takes down a pipeline that is bound.
+    fn note(&mut self, program: &Program, pipeline: &Arc<Pipeline>) {
+        let known = self.kernels.iter().position(|known| known == program);
+        let kernel = known.unwrap_or_else(|| {
+            self.kernels.push(program.clone());
+            self.kernels.len() - 1
+        });
+        if !self.pipelines.iter().any(|(_, known)| Arc::ptr_eq(known, pipeline)) {
+            self.pipelines.push((kernel, pipeline.clone()));
         }
     }
 
@@ -326,6 +342,18 @@ impl<'a> Recorder<'a> {
         self
     }
 
+    /// What the driver tells of the pipelines recorded so far, each once; nothing of them where
+    /// [`RuntimeOptions::pipeline_statistics`](super::RuntimeOptions) is off or the device does not tell. Commands that an
+    /// [`Execution`](super::Execution) is to run are not recorded before it does.
+    pub fn pipelines(&self) -> Vec<PipelineStatistics> {
+        let Recording { kernels, pipelines, .. } = &self.recording;
+        let of = |(kernel, pipeline): &(usize, Arc<Pipeline>)| PipelineStatistics {
+            kernel: kernels[*kernel].label(),
+            statistics: pipeline.statistics.clone(),
+        };
+        pipelines.iter().map(of).collect()
+    }
+
     /// Sets every word of a tensor.
     ///
     /// # Errors
@@ -454,13 +482,11 @@ impl<'a> Recorder<'a> {
         self.order(Stages::COMPUTE, touches);
         if !self.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, pipeline)) {
             self.recording.commands.bind(pipeline);
+            self.recording.note(program, pipeline);
             self.bound = Some(pipeline.clone());
         }
         self.run(program, block, tensors, pieces)?;
         tensors.iter().for_each(|tensor| self.keep(tensor));
-        if !self.recording.kernels.contains(program) {
-            self.recording.kernels.push(program.clone());
-        }
         self.end(program.label())
     }
 

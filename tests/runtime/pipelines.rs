@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use backslang::runtime::{Fault, Faults};
+use backslang::runtime::{Fault, Faults, Statistic};
 
 use super::*;
 
@@ -15,6 +15,7 @@ pub(crate) const EXCLUSIVE: &[Test] = &[
     ("pipelines_that_cannot_be_had_are_not_kept", pipelines_that_cannot_be_had_are_not_kept),
     ("pipelines_are_made_ahead", pipelines_are_made_ahead),
     ("a_failed_pipeline_is_named", a_failed_pipeline_is_named),
+    ("pipelines_are_told_of", pipelines_are_told_of),
 ];
 
 /// A folder of its own, removed when dropped.
@@ -178,5 +179,24 @@ fn a_failed_pipeline_is_named(_: &Runtime) -> Outcome {
         unsafe { runtime.prepare(&kernels) }?;
     }
     compute(&runtime)?;
+    Ok(runtime.finish()?)
+}
+
+/// Each once, with what the driver tells where it can be asked.
+fn pipelines_are_told_of(_: &Runtime) -> Outcome {
+    let runtime = open(|options| options.pipeline_statistics = true)?;
+    let tensor = runtime.upload("words", &HostTensor::from_words(vec![5; 10]))?;
+    let mut recorder = runtime.recorder()?;
+    assert_eq!(recorder.pipelines(), []);
+    for _ in 0..2 {
+        mix(&mut recorder, [&tensor, &tensor], [10, 1], [0, 2])?;
+    }
+    let told = recorder.pipelines();
+    assert_eq!(told.len(), 1);
+    let finite = |statistic: &Statistic| !statistic.name.is_empty() && statistic.value.is_finite();
+    assert!(told[0].statistics.iter().all(finite), "{told:?}");
+    recorder.submit()?;
+    assert_eq!(read(&runtime, &tensor)?, [9; 10]);
+    drop(tensor);
     Ok(runtime.finish()?)
 }

@@ -1,5 +1,6 @@
 //! The logical device, its queue and its memory allocator.
 
+use std::ffi::CStr;
 use std::sync::{Arc, Mutex};
 
 use ash::vk;
@@ -7,6 +8,7 @@ use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
 use gpu_allocator::{AllocationSizes, AllocatorDebugSettings};
 
 use super::embed::{Keep, Links, QueueLock, TimelinePoint};
+use super::executable::{self, Executables};
 use super::matrices::{self, MatrixSwitches};
 use super::physical::QueueFamily;
 use super::requirements::Switches;
@@ -31,6 +33,8 @@ pub(in crate::runtime) struct Device {
     pub(in crate::runtime) required_subgroup_size: bool,
     /// The matrices that it was opened to multiply.
     pub(in crate::runtime) matrices: Matrices,
+    /// Where pipelines are to be asked what became of them.
+    pub(super) executables: Option<Executables>,
     instance: Arc<Instance>,
     /// The last to go.
     owner: Owner,
@@ -49,15 +53,18 @@ pub(super) enum Owner {
 }
 
 impl Device {
-    /// Opens a device that lacks nothing.
+    /// Opens a device that lacks nothing; `statistics` says whether it is to tell of pipelines, if it can.
     pub(in crate::runtime) fn open(
         instance: &Arc<Instance>,
         physical: &Physical,
+        statistics: bool,
     ) -> Result<Arc<Self>> {
-        let handle = create(instance, physical)?;
+        let asks = statistics && physical.executables;
+        let handle = create(instance, physical, asks)?;
         // SAFETY: the queue was asked for at creation.
         let queue = unsafe { handle.get_device_queue(physical.queue.index, 0) };
-        Self::new(instance, physical, handle, queue, Owner::Runtime)
+        let executables = asks.then(|| Executables::new(instance.handle(), &handle));
+        Self::new(instance, physical, handle, queue, Owner::Runtime, executables)
     }
 
     /// A device with the features that are required, and its queue of the family in `physical`.
@@ -67,6 +74,7 @@ impl Device {
         handle: ash::Device,
         queue: vk::Queue,
         owner: Owner,
+        executables: Option<Executables>,
     ) -> Result<Arc<Self>> {
         let mut device = Self {
             handle,
@@ -77,6 +85,7 @@ impl Device {
             memory_budget: physical.memory_budget,
             required_subgroup_size: physical.required_subgroup_size,
             matrices: physical.info.matrices,
+            executables,
             instance: instance.clone(),
             owner,
         };
@@ -218,20 +227,25 @@ impl Drop for Device {
     }
 }
 
-fn create(instance: &Arc<Instance>, physical: &Physical) -> Result<ash::Device> {
+fn create(instance: &Arc<Instance>, physical: &Physical, asks: bool) -> Result<ash::Device> {
     let priorities = [1.0];
     let queues = [vk::DeviceQueueCreateInfo::default()
         .queue_family_index(physical.queue.index)
         .queue_priorities(&priorities)];
     let matrices = physical.info.matrices;
     let extensions = physical.extensions.iter().copied().chain(matrices::extensions(matrices));
-    let extensions: Vec<_> = extensions.map(|name| name.as_ptr()).collect();
-    let info = vk::DeviceCreateInfo::default()
+    let extensions = extensions.chain(asks.then_some(executable::EXTENSION));
+    let extensions: Vec<_> = extensions.map(CStr::as_ptr).collect();
+    let mut features = executable::Features::default().pipeline_executable_info(true);
+    let mut info = vk::DeviceCreateInfo::default()
         .queue_create_infos(&queues)
         .enabled_extension_names(&extensions);
+    if asks {
+        info = info.push_next(&mut features);
+    }
     let (mut switches, mut matrix_switches) = (Switches::default(), MatrixSwitches::default());
     // SAFETY: the handle comes from this instance, and every feature and extension asked for was found there; the chain
-    // has nothing but the switches.
+    // has nothing but the switches and the extension's feature.
     unsafe {
         let info = matrix_switches.switch_on(switches.switch_on(info), matrices);
         instance.handle().create_device(physical.handle, &info, None)

@@ -9,6 +9,7 @@ mod command;
 mod descriptor;
 mod device;
 pub(crate) mod embed;
+mod executable;
 mod faults;
 mod instance;
 mod matrices;

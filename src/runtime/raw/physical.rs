@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use ash::{ext, khr, vk};
 
-use super::{Instance, matrices, requirements};
+use super::{Instance, executable, matrices, requirements};
 use crate::error::{Error, Result};
 use crate::runtime::info::{DeviceInfo, DeviceKind, FloatControls, Limits, Matrices};
 
@@ -19,7 +19,10 @@ pub(in crate::runtime) struct Physical {
     /// Whether the subgroup size of a compute pipeline can be required.
     pub(super) required_subgroup_size: bool,
     pub(super) memory_budget: bool,
-    /// Extensions to enable when the device is opened, beside those of the matrices that it multiplies.
+    /// Whether it can be asked what became of pipelines.
+    pub(super) executables: bool,
+    /// Extensions to enable when the device is opened, beside those of the matrices that it multiplies, and those that options
+    /// ask for.
     pub(super) extensions: Vec<&'static CStr>,
 }
 
@@ -50,6 +53,10 @@ impl Physical {
         let extensions = extensions.unwrap_or_default();
         let has = |name: &CStr| extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(name));
         let wanted = [khr::portability_subset::NAME, ext::memory_budget::NAME];
+        // SAFETY: the handle comes from this instance, and the device has the extension.
+        let executables = modern
+            && has(executable::EXTENSION)
+            && unsafe { executable::offered(instance, handle) };
         let queue = queue_family(instance, handle, basic.limits.timestamp_period);
         let mut info = describe(&basic, &properties, index);
         info.memory = largest_heap(instance, handle);
@@ -78,6 +85,7 @@ impl Physical {
                 .required_subgroup_size_stages
                 .contains(vk::ShaderStageFlags::COMPUTE),
             memory_budget: has(ext::memory_budget::NAME),
+            executables,
             extensions: wanted.into_iter().filter(|name| has(name)).collect(),
         }
     }

@@ -7,6 +7,7 @@ use ash::vk;
 
 use super::{Descriptors, Device, Named};
 use crate::error::Result;
+use crate::runtime::info::Statistic;
 
 /// A driver's cache of pipelines.
 pub(in crate::runtime) struct PipelineCache {
@@ -56,6 +57,8 @@ pub(in crate::runtime) struct PipelineDesc<'a> {
 /// A compute pipeline.
 pub(in crate::runtime) struct Pipeline {
     handle: vk::Pipeline,
+    /// What the driver tells of it, where it is asked.
+    pub(in crate::runtime) statistics: Vec<Statistic>,
     device: Arc<Device>,
 }
 
@@ -86,7 +89,12 @@ impl Pipeline {
         let mut whole = vk::PipelineCreationFeedback::default();
         let mut feedback = vk::PipelineCreationFeedbackCreateInfo::default()
             .pipeline_creation_feedback(&mut whole);
+        let flags = match device.executables {
+            Some(_) => vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR,
+            None => vk::PipelineCreateFlags::empty(),
+        };
         let info = vk::ComputePipelineCreateInfo::default()
+            .flags(flags)
             .stage(stage)
             .layout(descriptors.pipeline_layout())
             .push_next(&mut feedback);
@@ -98,7 +106,12 @@ impl Pipeline {
         };
         let hit = vk::PipelineCreationFeedbackFlags::VALID
             | vk::PipelineCreationFeedbackFlags::APPLICATION_PIPELINE_CACHE_HIT;
-        Ok((Self { handle, device: device.clone() }, whole.flags.contains(hit)))
+        let mut pipeline = Self { handle, statistics: Vec::new(), device: device.clone() };
+        if let Some(executables) = &device.executables {
+            // SAFETY: the pipeline was just made so.
+            pipeline.statistics = unsafe { executables.statistics(handle) }?;
+        }
+        Ok((pipeline, whole.flags.contains(hit)))
     }
 
     pub(super) fn handle(&self) -> vk::Pipeline {

@@ -135,7 +135,7 @@ pub struct Device<'a> {
 /// # Errors
 /// [`Error::NoDevice`] with what the physical device lacks, [`Error::MissingFeatures`] with what it has but `create_info`
 /// did not enable, [`Error::Parameter`] for a queue family that the device was created without or that does not
-/// compute, and for options that say which device or validation to open: both are the caller's. Else as
+/// compute, and for options that say which device, validation or extension to open: all are the caller's. Else as
 /// [`Runtime::new`].
 pub unsafe fn open(device: Device<'_>, options: &RuntimeOptions) -> Result<Runtime> {
     check_options(options)?;
@@ -169,7 +169,7 @@ pub unsafe fn open(device: Device<'_>, options: &RuntimeOptions) -> Result<Runti
     physical.info.matrices = physical.info.matrices.and(on);
     let owner = Owner::Caller { queue_lock: device.queue_lock, _keep: device.keep };
     let handle = device.device.clone();
-    let own = super::super::Device::new(&instance, &physical, handle, device.queue, owner)?;
+    let own = super::super::Device::new(&instance, &physical, handle, device.queue, owner, None)?;
     Runtime::start(own, physical.info, Vec::new(), options, None)
 }
 
@@ -180,6 +180,10 @@ fn check_options(options: &RuntimeOptions) -> Result<()> {
     if options.device != DeviceSelector::Auto {
         let expected = "DeviceSelector::Auto, for the device is the caller's";
         return refuse("device", expected, format!("{:?}", options.device));
+    }
+    if options.pipeline_statistics {
+        let expected = "false, for the extensions are those of the caller's device";
+        return refuse("pipeline_statistics", expected, "true".into());
     }
     if options.validation.any() {
         let expected = "Validation::NONE, for the layers are those of the caller's instance";
