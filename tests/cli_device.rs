@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         gpu::trial("checks_pass", checks_pass),
         gpu::trial("the_host_is_measured", the_host_is_measured),
         gpu::trial("the_kernels_are_measured", the_kernels_are_measured),
+        gpu::trial("growth_is_measured", growth_is_measured),
         gpu::trial("compiled_kernels_are_kept", compiled_kernels_are_kept),
         #[cfg(target_os = "linux")]
         gpu::trial("a_log_that_cannot_be_written_is_lost", a_log_that_cannot_be_written_is_lost),
@@ -244,6 +245,23 @@ fn the_host_is_measured(runtime: &Runtime) {
     device("bench --repeats 2 host").failed(2, &["host"]);
     device("bench host --repeats 0").failed(2, &["--repeats"]);
     device("bench host --device reference").failed(2, &["reference"]);
+}
+
+/// A point for each value of each sweep.
+fn growth_is_measured(_: &Runtime) {
+    let report = json("bench scaling mamba3-rows history --shrink 4096 --repeats 1");
+    let (schema, scaling) = (Schema::read(), &report["scaling"]);
+    schema.holds("scaling", scaling);
+    schema.holds_each("points", &scaling["points"]);
+    let points = scaling["points"].as_array().unwrap();
+    let of = |sweep: &str| points.iter().filter(|point| point["sweep"] == sweep).count();
+    assert_eq!([of("mamba3-rows"), of("history"), points.len()], [12, 7, 19]);
+    for point in points {
+        schema.holds("cases of kernel_benches", &point["measured"]);
+        let pairs = point["measured"]["pairs"].as_f64().unwrap() > 0.0;
+        assert_eq!(point["ps_per_pair"].is_number(), pairs, "{point}");
+    }
+    device("bench scaling lengths").failed(2, &["lengths", "history"]);
 }
 
 /// Every case, at lengths that take no time.

@@ -71,6 +71,14 @@ impl Place {
         self
     }
 
+    /// With what the driver tells of the kernels that it compiles.
+    pub(crate) fn with_pipeline_statistics(mut self) -> Self {
+        if let Self::Device { options, .. } | Self::All(options) = &mut self {
+            options.pipeline_statistics = true;
+        }
+        self
+    }
+
     /// Whether the layer is asked to look into kernels.
     #[cfg(feature = "slang")]
     pub(crate) fn looks_into_kernels(&self) -> bool {

@@ -24,6 +24,7 @@ pub(crate) const COMMANDS: &[&str] = &[
     "check",
     "bench",
     "bench host",
+    "bench scaling",
     "merge",
     "completions",
     #[cfg(feature = "slang")]

@@ -5,7 +5,7 @@ use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::Algorithm;
-use crate::cli::bench::CASES;
+use crate::cli::bench::{CASES, SWEEPS};
 
 pub(super) const ABOUT: &str = "\
 Cases, each with its sizes in docs/bench.md of the sources; those that end in -forward are the
@@ -47,6 +47,15 @@ Measured, each after a run to warm up:
 Examples:
   backslang bench host
   backslang bench host --size 1024 --json";
+
+const SCALING: &str = "\
+Each sweep varies one size and keeps the others. Shown are the median and the quartiles of the time
+on the device, and what that comes to for each visible (row, head, token) triple and for each byte
+of inputs and outputs.
+
+Examples:
+  backslang bench scaling
+  backslang bench scaling mamba3-rows queries --dtype bf16 --json";
 
 /// Flags of `bench`.
 #[derive(Debug, Args)]
@@ -113,12 +122,35 @@ impl BenchDtype {
 /// What else can be measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
+    /// How the time of the backwards grows with each of their sizes
+    #[command(after_long_help = SCALING)]
+    Scaling(ScalingBenchArgs),
     /// What the host adds to the device's work: starts, submissions, transfers
     #[command(after_long_help = HOST)]
     Host(HostBenchArgs),
     /// Compute something small, and say that it is there
     #[command(hide = true)]
     FirstResult,
+}
+
+/// Flags of `bench scaling`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ScalingBenchArgs {
+    /// The sweeps to measure; all when left out
+    #[arg(value_name = "SWEEP", value_parser = PossibleValuesParser::new(SWEEPS.map(|(name, _)| name)))]
+    pub(crate) sweeps: Vec<String>,
+
+    /// The element type of the arrays [default: f32]
+    #[arg(long, value_name = "TYPE", value_enum)]
+    pub(crate) dtype: Option<BenchDtype>,
+
+    /// How often each call is repeated, after some to warm up
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
+    pub(crate) repeats: usize,
+
+    /// For tests: lengths so many times shorter
+    #[arg(long, hide = true, default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
+    pub(crate) shrink: usize,
 }
 
 /// Flags of `bench host`.

@@ -18,7 +18,9 @@ use clap_complete::Shell;
 pub(crate) use attention::{
     Algorithm, AppendArgs, AttentionArgs, BackwardArgs, HistoryArgs, ScoreArgs,
 };
-pub(crate) use bench::{BenchArgs, BenchCommand, BenchDtype, HostBenchArgs, KernelBenchArgs};
+pub(crate) use bench::{
+    BenchArgs, BenchCommand, BenchDtype, HostBenchArgs, KernelBenchArgs, ScalingBenchArgs,
+};
 pub(crate) use files::{FileArgs, InputArgs, MergeArgs};
 pub(crate) use mamba3::{Mamba3BackwardArgs, Mamba3ForwardArgs, ParameterArgs};
 pub(crate) use run::RunArgs;

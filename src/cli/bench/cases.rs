@@ -22,6 +22,7 @@ pub(super) const GROUPED: Attention = Attention {
     value_dim: 128,
     position_dim: 0,
     page_size: 16,
+    spare: 0,
 };
 
 /// All rows of 4 × 2048 tokens are queries.

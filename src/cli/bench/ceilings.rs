@@ -9,6 +9,7 @@ use super::data::Data;
 use super::kernels::seconds;
 use super::measure::Measure;
 use crate::cli::failure::Result;
+use crate::cli::talk::Talk;
 
 /// Bytes of the array that is copied: more than caches hold.
 const COPIED: usize = 256 << 20;
@@ -25,7 +26,13 @@ pub(super) struct Ceilings {
 }
 
 impl Ceilings {
-    pub(super) fn measure(data: &Data<'_>, repeats: usize, shrink: usize) -> Result<Self> {
+    pub(super) fn measure(
+        data: &Data<'_>,
+        repeats: usize,
+        shrink: usize,
+        talk: &Talk,
+    ) -> Result<Self> {
+        let _step = talk.step("ceilings");
         let runtime = data.runtime;
         let most = runtime.largest_binding().min(runtime.device().memory / 8) as usize;
         let bytes = (COPIED / shrink).min(most).max(1 << 16) / 16 * 16;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use backslang::Dtype;
-use backslang::runtime::{Runtime, Timing};
-use serde_json::{Value, json};
+use backslang::runtime::{PipelineStatistics, Runtime, Timing};
+use serde_json::{Map, Value, json};
 
 use super::cases::{self, Case};
 use super::ceilings::Ceilings;
@@ -33,13 +33,10 @@ pub(super) fn bench(args: &KernelBenchArgs, global: &GlobalArgs, talk: &Talk) ->
             "--algorithm: expected `auto` or `ordered`, found `tiled`, which there is not yet";
         return Err(Failure::usage(message));
     }
-    let runtime = Place::resolve(global)?.unhurried(true).open()?;
-    check(&runtime)?;
+    let runtime = open(global)?;
     let (repeats, shrink) = (args.repeats.unwrap_or(REPEATS), args.shrink.unwrap_or(1));
-    let step = talk.step("ceilings");
     let data = Data::new(&runtime, shrink);
-    let ceilings = Ceilings::measure(&data, repeats, shrink)?;
-    drop(step);
+    let ceilings = Ceilings::measure(&data, repeats, shrink, talk)?;
     let table = Table::begin(&ceilings, talk)?;
     let (mut measured, mut left_out) = (Vec::new(), Vec::new());
     for &dtype in args.dtype.unwrap_or(BenchDtype::F32).dtypes() {
@@ -72,12 +69,13 @@ pub(super) fn bench(args: &KernelBenchArgs, global: &GlobalArgs, talk: &Talk) ->
     Ok(Report { device: Some(device), extra: Some(("kernel_benches", object)), ..<_>::default() })
 }
 
-/// Without timestamps there is nothing to show.
-pub(super) fn check(runtime: &Runtime) -> Result<()> {
+/// The device; without timestamps there would be nothing to show.
+pub(super) fn open(global: &GlobalArgs) -> Result<Runtime> {
+    let runtime = Place::resolve(global)?.unhurried(true).with_pipeline_statistics().open()?;
     if runtime.device().timestamps {
-        return Ok(());
+        return Ok(runtime);
     }
-    let name = &runtime.device().name;
+    let name = runtime.device().name.clone();
     Err(Failure::work("bench", format!("{name} has no timestamps, by which kernels are timed")))
 }
 
@@ -107,6 +105,8 @@ pub(super) struct Times {
 pub(super) struct KernelTimes {
     pub(super) kernel: String,
     pub(super) dispatches: usize,
+    /// What the driver tells of its pipelines; empty where it tells nothing.
+    pub(super) pipelines: Vec<PipelineStatistics>,
     pub(super) time: Measure,
 }
 
@@ -150,18 +150,24 @@ fn times(runtime: &Runtime, work: &Work, repeats: usize) -> Result<Times> {
         }
         Ok(recorder.submit()?.timings()?)
     };
+    let mut recorder = runtime.recorder()?;
+    if let Some(record) = work.calls.first() {
+        record(&mut recorder)?;
+    }
+    let pipelines = recorder.pipelines();
+    recorder.submit()?.wait()?;
     let begin = Instant::now();
-    let mut calls = 0;
+    let mut calls = 1;
     while calls < WARM_CALLS || begin.elapsed() < WARM_UP {
         call()?;
         calls += 1;
     }
     let runs = (0..repeats).map(|_| call()).collect::<Result<Vec<_>>>()?;
-    Ok(Times::of(&runs))
+    Ok(Times::of(&runs, &pipelines))
 }
 
 impl Times {
-    fn of(runs: &[Vec<Timing>]) -> Self {
+    fn of(runs: &[Vec<Timing>], pipelines: &[PipelineStatistics]) -> Self {
         let sum = |run: &[Timing], name: Option<&str>| -> f64 {
             let of_kernel = run.iter().filter(|t| name.is_none_or(|name| t.kernel == name));
             1e3 * of_kernel.map(seconds).sum::<f64>()
@@ -175,12 +181,18 @@ impl Times {
                 None => kernels.push(KernelTimes {
                     kernel: timing.kernel.to_string(),
                     dispatches: 1,
+                    pipelines: of_kernel(pipelines, &timing.kernel),
                     time: Measure::of("", "ms", values(Some(&timing.kernel))),
                 }),
             }
         }
         Self { call: Measure::of("", "ms", values(None)), kernels }
     }
+}
+
+fn of_kernel(pipelines: &[PipelineStatistics], kernel: &str) -> Vec<PipelineStatistics> {
+    let told = |pipeline: &&PipelineStatistics| !pipeline.statistics.is_empty();
+    pipelines.iter().filter(|p| p.kernel == kernel).filter(told).cloned().collect()
 }
 
 pub(super) fn seconds(timing: &Timing) -> f64 {
@@ -251,5 +263,11 @@ fn kernel(times: &KernelTimes, counts: &Counts) -> Value {
         "time": time(&times.time),
         "operations": operations,
         "tflops": tflops(operations, times.time.median()),
+        "pipelines": times.pipelines.iter().map(statistics).collect::<Vec<_>>(),
     })
+}
+
+fn statistics(pipeline: &PipelineStatistics) -> Value {
+    let named = pipeline.statistics.iter().map(|s| (s.name.clone(), json!(s.value)));
+    named.collect::<Map<_, _>>().into()
 }

@@ -7,11 +7,13 @@ mod first;
 mod host;
 mod kernels;
 mod measure;
+mod scaling;
 mod shapes;
 mod table;
 mod work;
 
 pub(crate) use cases::CASES;
+pub(crate) use scaling::SWEEPS;
 
 use super::args::{BenchArgs, BenchCommand, GlobalArgs, KernelBenchArgs};
 use super::failure::{Failure, Result};
@@ -26,6 +28,7 @@ pub(crate) fn bench(args: &BenchArgs, global: &GlobalArgs, talk: &Talk) -> Resul
         return Err(Failure::usage(message));
     }
     match other {
+        BenchCommand::Scaling(args) => scaling::bench(args, global, talk),
         BenchCommand::Host(args) => host::bench(args, global, talk),
         BenchCommand::FirstResult => first::result(global),
     }

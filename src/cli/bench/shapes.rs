@@ -48,6 +48,8 @@ pub(crate) struct Attention {
     /// 0 but for MLA.
     pub(crate) position_dim: usize,
     pub(crate) page_size: usize,
+    /// Pages that no sequence has.
+    pub(crate) spare: usize,
 }
 
 /// Of the preprocess.
@@ -83,7 +85,7 @@ impl Counts {
 
     /// Operations of all products.
     pub(super) fn operations(&self) -> f64 {
-        self.products.iter().map(|(_, operations)| operations).sum()
+        self.products.iter().fold(0.0, |sum, (_, operations)| sum + operations)
     }
 
     /// Those of the products of this kernel.
@@ -101,6 +103,7 @@ impl Shape {
                 prefix: shrink(shape.prefix).next_multiple_of(shape.page_size),
                 own: shrink(shape.own),
                 queries: shrink(shape.queries),
+                spare: shrink(shape.spare),
                 ..shape
             }),
             Self::Mamba3(shape) => Self::Mamba3(Mamba3 { rows: shrink(shape.rows), ..shape }),
@@ -127,6 +130,7 @@ impl Shape {
                 "value_dim": shape.value_dim,
                 "position_dim": shape.position_dim,
                 "page_size": shape.page_size,
+                "spare_pages": shape.spare,
             }),
             Self::Mamba3(shape) => json!({
                 "rows": shape.rows,
@@ -157,7 +161,7 @@ impl Attention {
             queries: self.sequences * self.queries,
             heads: self.heads,
             kv_heads: self.kv_heads,
-            pages: shared + self.sequences * own,
+            pages: shared + self.sequences * own + self.spare,
             page_size: self.page_size,
             key_dim: self.key_dim,
             value_dim: self.value_dim,
@@ -182,6 +186,10 @@ impl Attention {
         let elements = |shape: Vec<usize>| shape.iter().product::<usize>();
         let arrays = Gradient::ALL.into_iter().filter(|g| g.exists(geometry.is_mla()));
         let arrays: usize = arrays.map(|g| elements(geometry.gradient_shape(g))).sum();
+        // Gradients of zero are written, but nothing is read.
+        let slot = self.kv_heads
+            * (self.key_dim + if geometry.is_mla() { self.position_dim } else { self.value_dim });
+        let read = arrays - self.spare * self.page_size * slot;
         let output = elements(geometry.output_shape());
         let bytes = |elements: usize| (elements * dtype.size()) as u64;
         let rows = (4 * geometry.queries * geometry.heads) as u64;
@@ -191,7 +199,7 @@ impl Attention {
         if pass == Pass::Forward {
             let operations = of_width(score + value);
             return Counts {
-                inputs: bytes(arrays),
+                inputs: bytes(read),
                 outputs: bytes(output) + 2 * rows,
                 pairs,
                 products: vec![("paged_attention", operations)],
@@ -202,7 +210,7 @@ impl Attention {
         let products =
             [("query_backward", 2 * score + value), ("history_backward", 2 * (score + value))];
         Counts {
-            inputs: bytes(arrays + output) + 3 * rows,
+            inputs: bytes(read + output) + 3 * rows,
             outputs: bytes(arrays),
             pairs,
             products: products.map(|(kernel, width)| (kernel, of_width(width))).to_vec(),

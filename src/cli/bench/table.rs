@@ -1,7 +1,7 @@
 //! Rows that are printed as they come, so that widths are known before cells.
 
 use super::ceilings::Ceilings;
-use super::kernels::{Measured, gbps, tflops};
+use super::kernels::{KernelTimes, Measured, gbps, tflops};
 use super::measure::{Measure, figure};
 use crate::cli::failure::Result;
 use crate::cli::listings::aligned;
@@ -9,19 +9,9 @@ use crate::cli::report;
 use crate::cli::talk::Talk;
 
 /// Of the columns but the last.
-const WIDTHS: [usize; 10] = [20, 4, 26, 8, 18, 7, 6, 6, 7, 0];
-const TITLES: [&str; 10] = [
-    "case",
-    "type",
-    "kernel",
-    "ms",
-    "quartiles",
-    "TFLOP/s",
-    "of f32",
-    "GB/s",
-    "of copy",
-    "of floor",
-];
+const WIDTHS: [usize; 12] = [19, 4, 26, 7, 16, 7, 6, 6, 7, 8, 9, 0];
+const TITLES: &str =
+    "case,type,kernel,ms,quartiles,TFLOP/s,of f32,GB/s,of copy,of floor,registers,spills";
 
 /// The measured cases, and what they are held against.
 pub(super) struct Table<'a> {
@@ -37,7 +27,7 @@ impl<'a> Table<'a> {
         };
         ceiling("copy", &ceilings.copy, "GB/s")?;
         ceiling("f32 matrix product", &ceilings.multiply, "TFLOP/s")?;
-        table.print(&TITLES.map(String::from))?;
+        table.print(&TITLES.split(',').map(String::from).collect::<Vec<_>>())?;
         Ok(table)
     }
 
@@ -49,9 +39,9 @@ impl<'a> Table<'a> {
         let ms = times.call.median();
         let moved = gbps(bytes, ms);
         let [median, quartiles] = times.call.words();
-        let kernel = match &times.kernels[..] {
-            [only] => &only.kernel,
-            _ => "all",
+        let (kernel, [registers, spills]) = match &times.kernels[..] {
+            [only] => (&only.kernel[..], compiled(only)),
+            _ => ("all", <_>::default()),
         };
         self.print(&[
             case.name.clone(),
@@ -64,6 +54,8 @@ impl<'a> Table<'a> {
             figure(moved),
             percent(moved / ceilings.copy.median()),
             percent(case.floor(ceilings) / ms),
+            registers,
+            spills,
         ])?;
         if times.kernels.len() == 1 {
             return Ok(());
@@ -72,9 +64,10 @@ impl<'a> Table<'a> {
             let operations = counts.of_kernel(&times.kernel).unwrap_or(0.0);
             let [rate, of_rate] = rates(operations, &times.time, ceilings);
             let [median, quartiles] = times.time.words();
-            let kernel = times.kernel.clone();
-            let cells = ["".into(), "".into(), kernel, median, quartiles, rate, of_rate];
-            self.print(&cells)?;
+            let [registers, spills] = compiled(times);
+            let named = ["".into(), "".into(), times.kernel.clone(), median, quartiles];
+            let told = ["".into(), "".into(), "".into(), registers, spills];
+            self.print(&[&named[..], &[rate, of_rate], &told].concat())?;
         }
         Ok(())
     }
@@ -95,6 +88,21 @@ fn rates(operations: f64, time: &Measure, ceilings: &Ceilings) -> [String; 2] {
     }
     let rate = tflops(operations, time.median());
     [figure(rate), percent(rate / ceilings.multiply.median())]
+}
+
+/// Registers, and what of them is kept in memory, as the driver tells: the largest of the kernel's pipelines. Drivers have
+/// their own names for either.
+fn compiled(times: &KernelTimes) -> [String; 2] {
+    let spills =
+        |name: &str| ["spill", "local", "scratch", "stack"].iter().any(|w| name.contains(w));
+    let registers = |name: &str| ["register", "vgprs"].iter().any(|word| name.contains(word));
+    let largest = |is: &dyn Fn(&str) -> bool| {
+        let told = times.pipelines.iter().flat_map(|pipeline| &pipeline.statistics);
+        let named = told.filter(|statistic| is(&statistic.name.to_lowercase()));
+        let values = named.map(|statistic| statistic.value);
+        values.max_by(f64::total_cmp).map_or_else(|| "-".into(), |value| value.to_string())
+    };
+    [largest(&|name| registers(name) && !spills(name)), largest(&spills)]
 }
 
 fn percent(part: f64) -> String {
