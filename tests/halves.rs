@@ -29,7 +29,7 @@ fn pack(runtime: &Runtime, dtype: Dtype, values: &[f32], beside: u32) -> Vec<u16
     let push = |access: &mut Access<'_>| {
         [0, 0, access.read(&source), access.write(&target), values.len() as u32]
     };
-    let groups = [values.len().div_ceil(2 * lanes as usize), 1];
+    let groups = [values.len().div_ceil(8 * lanes as usize), 1];
     let kernel = kernel("pack", dtype.name()).unwrap();
     // SAFETY: both tensors hold the elements.
     unsafe { recorder.dispatch(kernel, &[lanes, 0], groups, push) }.unwrap();

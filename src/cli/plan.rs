@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn limits_that_are_gone_beyond_are_told() {
         let sizes = Geometry {
-            leading: vec![10],
-            rows: 10,
+            leading: vec![30],
+            rows: 30,
             inner_size: 2,
             bc_rows: 1,
             state_size: 2,
@@ -244,7 +244,7 @@ mod tests {
             "7 dispatches of 2 pipelines",
             "beyond maxStorageBufferRange 4096: k 5000, in several buffers",
             "beyond maxStorageBufferRange 4096: k_gradient 5000, in several buffers",
-            "beyond maxComputeWorkGroupCount 4: mamba3_preprocess_backward 10, in 3 dispatches",
+            "beyond maxComputeWorkGroupCount 4: mamba3_preprocess_backward 12, in 3 dispatches",
             "beyond maxComputeWorkGroupCount 1: mamba3_dt_bias_gradient 2, in 2 dispatches",
             "beyond memory 14195: all arrays 14196, an error",
             "bytes: inputs 9096, outputs 5000, scratch 100",

@@ -10,6 +10,9 @@ use crate::runtime::{Recorder, Tensor};
 /// The kernel.
 pub(super) const NAME: &str = pack::F16.name;
 
+/// Elements of an invocation.
+const ELEMENTS: usize = 8;
+
 /// Packs `elements` elements into a tensor of `dtype`, called `array`, or adds them to what it holds.
 pub(super) fn launch(
     array: &str,
@@ -21,7 +24,7 @@ pub(super) fn launch(
     Ok(Launch {
         kernel: for_dtype(&pack::F16, array, dtype)?,
         constants: pack::Constants { lanes: target.lanes, accumulate }.words(),
-        groups: [elements.div_ceil(2 * target.lanes as usize), 1],
+        groups: [elements.div_ceil(ELEMENTS * target.lanes as usize), 1],
     })
 }
 
@@ -34,6 +37,7 @@ pub(super) fn record(
 ) -> Result<()> {
     use pack::Push;
     Layout::from(target).expect_dense(array)?;
+    Layout::from(source).expect_dense(array)?;
     let push = Push {
         elements: narrow("elements to pack", (source.bytes() / 4) as usize)?,
         ..Push::default()

@@ -16,17 +16,8 @@
 //! `projected_gradient` ([`Geometry::views`](preprocess::Geometry::views)), it is not copied. Other than that, an array
 //! that is written shares no memory with another.
 
+mod parts;
 pub mod preprocess;
 pub mod preprocess_backward;
 pub mod preprocess_forward;
 mod rows;
-
-use super::Target;
-
-/// Most invocations of a workgroup, which has one packed row; fewer where the device allows fewer.
-const WORKGROUP_SIZE: u32 = 512;
-
-/// Invocations of a workgroup: whole subgroups.
-fn workgroup_size(Target { lanes, max_workgroup, .. }: Target) -> u32 {
-    (WORKGROUP_SIZE.min(max_workgroup) / lanes).max(1) * lanes
-}

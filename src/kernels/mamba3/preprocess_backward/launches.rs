@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::super::parts::{COPY_FOURS, Parts, at_multiples, per_word, state_slots, workgroup_size};
 use super::super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, dtype_of};
 use super::super::rows::{Copies, Written, place, row_axes};
-use super::super::workgroup_size;
 use super::{Accumulate, DT_BIAS_CHUNK_ROWS};
 use crate::error::Result;
 use crate::host::Dtype;
@@ -17,6 +17,7 @@ use crate::manifest::{mamba3_dt_bias_gradient, mamba3_preprocess_backward};
 /// What runs over a window of rows, in that order.
 pub(super) struct Launches {
     pub(super) copies: Copies,
+    pub(super) parts: Parts,
     pub(super) preprocess: Launch,
     pub(super) pack: Option<Launch>,
 }
@@ -55,7 +56,8 @@ pub(super) fn on_dense(
     let mut all = Vec::new();
     for rows in windows_of(geometry, &inputs, &outputs, target)? {
         let part = Geometry { rows: rows.len(), ..geometry.clone() };
-        all.push(Launch { groups: [part.filled_rows(), 1], ..launches.preprocess.clone() });
+        let groups = [launches.parts.groups(part.filled_rows(), target)?, 1];
+        all.push(Launch { groups, ..launches.preprocess.clone() });
         if launches.pack.is_some() {
             all.push(pack_launch(&part, dtype, accumulate, target)?);
         }
@@ -117,17 +119,20 @@ impl Launches {
         let all = packed.wide && !accumulate.projected_gradient;
         let copies = if all { Copies::ALL } else { copies };
         let to = BackwardOutputs { projected_gradient: packed.rows, ..to };
+        let through = [copies.z, copies.x, copies.angle].map(|copied| copied || packed.wide);
+        let parts = Parts::new(geometry, dtype, through, target)?;
         let pack = packed.wide.then(|| pack_launch(geometry, dtype, accumulate, target));
         Ok(Self {
             copies,
+            parts,
             preprocess: Launch {
                 kernel: for_dtype(&mamba3_preprocess_backward::F32, "projected", dtype)?,
                 constants: mamba3_preprocess_backward::Constants {
                     accumulate: accumulate.projected_gradient,
-                    ..constants(&from, &to, packed.wide, copies, target)
+                    ..constants(geometry, dtype, &from, &to, packed.wide, copies, target)
                 }
                 .words(),
-                groups: [geometry.filled_rows(), 1],
+                groups: [parts.groups(geometry.filled_rows(), target)?, 1],
             },
             pack: pack.transpose()?,
         })
@@ -150,14 +155,39 @@ impl Sums {
 }
 
 fn constants(
+    geometry: &Geometry,
+    dtype: Dtype,
     from: &BackwardInputs<Rows>,
     to: &BackwardOutputs<Rows>,
     wide_gradient: bool,
     copies: Copies,
     target: Target,
 ) -> mamba3_preprocess_backward::Constants {
+    let slices = geometry.slices();
+    let (inner, state) = (geometry.inner_size, geometry.state_size);
+    let at = |words, rows, width, within: &[usize]| {
+        at_multiples(words * per_word(dtype), rows, width, within)
+    };
+    let row = geometry.projected_width();
+    let whole_words = at(1, from.projected, row, &[slices.b.start, slices.c.start, state])
+        && at(1, from.z_gradient, inner, &[])
+        && at(1, from.x_gradient, inner, &[])
+        && at(1, from.bh_gradient, slices.b.len(), &[state])
+        && at(1, from.ch_gradient, slices.c.len(), &[state])
+        && at(1, from.angle_gradient, geometry.rope_angles, &[]);
+    let fours = |copied: bool, gradient: Rows, slice: &Range<usize>| {
+        copied
+            && !wide_gradient
+            && at(4, gradient, inner, &[inner])
+            && at(4, to.projected_gradient, row, &[slice.start])
+    };
     mamba3_preprocess_backward::Constants {
         lanes: target.lanes,
+        copy_fours: COPY_FOURS,
+        whole_words,
+        state_slots: state_slots(geometry, dtype, target),
+        fours_z: fours(copies.z, from.z_gradient, &slices.z),
+        fours_x: fours(copies.x, from.x_gradient, &slices.x),
         workgroup_size: workgroup_size(target),
         wide_gradient,
         copy_z: copies.z,

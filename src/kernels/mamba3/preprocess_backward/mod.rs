@@ -13,7 +13,7 @@ use crate::kernels::{
     Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack, prepare,
 };
 use crate::manifest::mamba3_preprocess_backward;
-use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor, Timing};
+use crate::runtime::{Execution, Recorder, Runtime, Tensor, Timing};
 use launches::{Launches, Sums, windows_of};
 use row_sum::RowSum;
 
@@ -317,7 +317,12 @@ fn record_preprocess(
     parameters: &Parameters,
 ) -> Result<()> {
     use mamba3_preprocess_backward::Push;
+    let parts = &launches.parts;
     let push = Push {
+        rows: narrow("rows", geometry.filled_rows())?,
+        z_parts: parts.z,
+        x_parts: parts.x,
+        head_parts: parts.heads,
         inner_size: narrow("inner_size", geometry.inner_size)?,
         bc_rows: narrow("bc_rows", geometry.filled_bc_rows())?,
         state_size: narrow("state_size", geometry.state_size)?,
@@ -329,8 +334,9 @@ fn record_preprocess(
         a_floor: parameters.a_floor,
         ..Push::default()
     };
-    let copies = launches.copies;
-    let load = || Load::Even(3 * geometry.projected_width() as u64);
+    let (copies, target) = (launches.copies, Target::of(recorder.runtime()));
+    let elements = geometry.projected_width().saturating_mul(3);
+    let load = || parts.load(elements, target);
     launches.preprocess.record_loaded(recorder, load, |access| Push {
         projected_index: access.read(&inputs.projected),
         dt_bias_index: access.read(&inputs.dt_bias),

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::super::parts::{COPY_FOURS, Parts, at_multiples, per_word, state_slots, workgroup_size};
 use super::super::preprocess::{ForwardInputs, ForwardOutputs, Geometry, dtype_of};
 use super::super::rows::{Copies, Written, place, row_axes};
-use super::super::workgroup_size;
 use crate::error::Result;
 use crate::host::Dtype;
 use crate::kernels::index_range::{count, fits, narrow};
@@ -16,6 +16,7 @@ use crate::manifest::mamba3_preprocess;
 /// What runs over a window of rows, in that order.
 pub(super) struct Launches {
     pub(super) copies: Copies,
+    pub(super) parts: Parts,
     pub(super) written: ForwardOutputs<Written>,
     pub(super) preprocess: Launch,
     /// One for each output that is written in f32 first.
@@ -33,7 +34,8 @@ pub(super) fn on_dense(geometry: &Geometry, dtype: Dtype, target: Target) -> Res
     let mut all = Vec::new();
     for rows in windows_of(geometry, &inputs, &outputs, Copies::ALL, target)? {
         let part = Geometry { rows: rows.len(), ..geometry.clone() };
-        all.push(Launch { groups: [part.filled_rows(), 1], ..launches.preprocess.clone() });
+        let groups = [launches.parts.groups(part.filled_rows(), target)?, 1];
+        all.push(Launch { groups, ..launches.preprocess.clone() });
         all.extend(packs(&outputs, &launches.written, Some(rows.len()), target)?);
     }
     Ok(all)
@@ -119,24 +121,46 @@ impl Launches {
         narrow("rows", geometry.rows)?;
         let written = written(outputs, copies)?;
         let from = inputs.try_map(|name, layout| place(name, &layout))?;
+        let dtype = inputs.projected.dtype();
+        let parts = Parts::new(geometry, dtype, [copies.z, copies.x, copies.angle], target)?;
         let preprocess = Launch {
-            kernel: for_dtype(&mamba3_preprocess::F32, "projected", inputs.projected.dtype())?,
-            constants: constants(&from, &written, copies, target),
-            groups: [geometry.filled_rows(), 1],
+            kernel: for_dtype(&mamba3_preprocess::F32, "projected", dtype)?,
+            constants: constants(geometry, dtype, &from, &written, copies, target),
+            groups: [parts.groups(geometry.filled_rows(), target)?, 1],
         };
         let packs = packs(outputs, &written, None, target)?;
-        Ok(Self { copies, written, preprocess, packs })
+        Ok(Self { copies, parts, written, preprocess, packs })
     }
 }
 
 fn constants(
+    geometry: &Geometry,
+    dtype: Dtype,
     from: &ForwardInputs<Rows>,
     to: &ForwardOutputs<Written>,
     copies: Copies,
     target: Target,
 ) -> Vec<u32> {
+    let slices = geometry.slices();
+    let (inner, row) = (geometry.inner_size, geometry.projected_width());
+    let at = |words, rows, width, within: &[usize]| {
+        at_multiples(words * per_word(dtype), rows, width, within)
+    };
+    let read =
+        [slices.x.start, slices.b.start, geometry.state_size, slices.c.start, slices.angle.start];
+    let fours = |copied: bool, written: Written, slice: &Range<usize>| {
+        copied
+            && !written.wide
+            && at(4, written.rows, inner, &[inner])
+            && at(4, from.projected, row, &[slice.start])
+    };
     mamba3_preprocess::Constants {
         lanes: target.lanes,
+        copy_fours: COPY_FOURS,
+        whole_words: at(1, from.projected, row, &read),
+        state_slots: state_slots(geometry, dtype, target),
+        fours_z: fours(copies.z, to.z, &slices.z),
+        fours_x: fours(copies.x, to.x, &slices.x),
         workgroup_size: workgroup_size(target),
         wide_z: to.z.wide,
         wide_x: to.x.wide,

@@ -32,7 +32,7 @@ use crate::kernels::{
     Launch, Layout, Run, Target, expect_dtype, expect_shape, for_dtype, pack, prepare,
 };
 use crate::manifest::mamba3_preprocess;
-use crate::runtime::{Execution, Load, Recorder, Runtime, Tensor};
+use crate::runtime::{Execution, Recorder, Runtime, Tensor};
 use launches::{Launches, row_width, windows_of};
 
 /// Uploads the inputs, runs the kernel and downloads the outputs. `widths` says how the packed rows are cut. It runs on a
@@ -223,7 +223,12 @@ fn record_preprocess(
     parameters: &Parameters,
 ) -> Result<()> {
     use mamba3_preprocess::Push;
+    let parts = &launches.parts;
     let push = Push {
+        rows: narrow("rows", geometry.filled_rows())?,
+        z_parts: parts.z,
+        x_parts: parts.x,
+        head_parts: parts.heads,
         inner_size: narrow("inner_size", geometry.inner_size)?,
         bc_rows: narrow("bc_rows", geometry.filled_bc_rows())?,
         state_size: narrow("state_size", geometry.state_size)?,
@@ -235,8 +240,9 @@ fn record_preprocess(
         a_floor: parameters.a_floor,
         ..Push::default()
     };
-    let copies = launches.copies;
-    let load = || Load::Even(2 * geometry.projected_width() as u64);
+    let (copies, target) = (launches.copies, Target::of(recorder.runtime()));
+    let elements = geometry.projected_width().saturating_mul(2);
+    let load = || parts.load(elements, target);
     launches.preprocess.record_loaded(recorder, load, |access| Push {
         projected_index: access.read(&inputs.projected),
         dt_bias_index: access.read(&inputs.dt_bias),
