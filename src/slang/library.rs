@@ -13,6 +13,7 @@ const FILES: &[(&str, &str)] = &[
     ("element_bits.slang", include_str!("../../shaders/shared/element_bits.slang")),
     ("float_math.slang", include_str!("../../shaders/shared/float_math.slang")),
     ("half.slang", include_str!("../../shaders/shared/half.slang")),
+    ("quads.slang", include_str!("../../shaders/shared/quads.slang")),
     ("row_copy.slang", include_str!("../../shaders/shared/row_copy.slang")),
     ("rows.slang", include_str!("../../shaders/shared/rows.slang")),
     ("softmax.slang", include_str!("../../shaders/shared/softmax.slang")),

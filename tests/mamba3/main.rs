@@ -51,6 +51,7 @@ fn main() -> std::process::ExitCode {
         gpu::trial("random_halves", halves::random_halves),
         gpu::trial("half_bits_pass_through", halves::half_bits_pass_through),
         gpu::trial("backward_rows_apart", views::backward_rows_apart),
+        gpu::trial("alignments_share_bits", views::alignments_share_bits),
         gpu::trial("odd_rows_apart", views::odd_rows_apart),
         gpu::trial("backward_in_place", views::backward_in_place),
         gpu::trial("forward_in_place", views::forward_in_place),

@@ -55,7 +55,7 @@ pub(crate) fn widths_beside_the_tiles(_: &Runtime) {
     guarded.finish().unwrap();
 }
 
-/// More rows than one dispatch has workgroups.
+/// More rows than 16 bits count.
 pub(crate) fn seventy_thousand_rows(runtime: &Runtime) {
     let inputs = random::mamba3(&geometry(70_000, 1, 1, 2, 3, 1), 15);
     let parameters = Parameters::default();

@@ -1,5 +1,6 @@
 //! Views: rows that lie apart, and what passes through in its place already.
 
+use backslang::kernels::Target;
 use backslang::kernels::mamba3::preprocess::{
     BackwardInputs, ForwardInputs, Geometry, Parameters, dtype_of,
 };
@@ -99,6 +100,61 @@ pub(crate) fn backward_rows_apart(runtime: &Runtime) {
             assert_same_bits(&given.contents(runtime), host, name);
         }
     }
+}
+
+/// Sizes that dense arrays have all in quads of words, at places that are such and others: all share the bits.
+pub(crate) fn alignments_share_bits(runtime: &Runtime) {
+    let (sizes, parameters) = (sizes(64, 32, 8, 8), Parameters::default());
+    let widths = forward::widths(&sizes);
+    for dtype in DTYPES {
+        assert!(whole_quads(&sizes, dtype) && !whole_quads(&even(), dtype));
+        let host = inputs(&sizes, dtype);
+        let expected = run_poisoned(runtime, &host, &parameters);
+        let packed =
+            ForwardInputs { projected: host.projected.clone(), dt_bias: host.dt_bias.clone() };
+        let passed = forward::run_poisoned(runtime, &packed, &widths, &parameters);
+        for (before, after) in [
+            ([8, 8], [8, 8]),
+            ([16, 8], [2, 2]),
+            ([4, 4], [4, 4]),
+            ([1, 3], [8, 16]),
+            ([2, 0], [6, 2]),
+            ([7, 2], [0, 10]),
+        ] {
+            let what = |name| format!("{dtype} from {before:?} to {after:?}: {name}");
+            let new = |name: &'static str, shape: &[usize]| {
+                Apart::new(runtime, name, dtype_of(name, dtype), shape, after)
+            };
+            let given = host.as_ref().map(|name, t| Apart::of(runtime, name, t, before).view);
+            let outputs = sizes.backward_outputs().map(|name, shape| new(name, &shape));
+            let made = sizes.forward_outputs().map(|name, shape| new(name, &shape));
+            let (targets, places) = (outputs.as_ref().map(view), made.as_ref().map(view));
+            let packed = ForwardInputs {
+                projected: given.projected.clone(),
+                dt_bias: given.dt_bias.clone(),
+            };
+            let mut recorder = runtime.recorder().unwrap();
+            preprocess_backward::record(&mut recorder, &given, &parameters, &targets).unwrap();
+            preprocess_forward::record(&mut recorder, &packed, &widths, &parameters, &places)
+                .unwrap();
+            recorder.submit().unwrap().wait().unwrap();
+            for ((name, found), (_, expected)) in outputs.named().zip(expected.named()) {
+                assert_same_bits(&found.contents(runtime), expected, &what(name));
+            }
+            for ((name, found), (_, expected)) in made.named().zip(passed.named()) {
+                assert_same_bits(&found.contents(runtime), expected, &what(name));
+            }
+        }
+    }
+}
+
+/// Whether a backward of arrays without gaps copies by quads.
+fn whole_quads(sizes: &Geometry, dtype: Dtype) -> bool {
+    let none = preprocess_backward::Accumulate::default();
+    let all = preprocess_backward::launches(sizes, dtype, none, Target::TYPICAL).unwrap();
+    let names = all[0].kernel().constants.iter().map(|constant| constant.name);
+    let mut values = names.zip(all[0].constants());
+    values.find(|(name, _)| *name == "whole_quads").is_some_and(|(_, value)| *value == 1)
 }
 
 fn view(_: &'static str, apart: &Apart) -> Tensor {

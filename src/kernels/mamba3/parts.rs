@@ -11,10 +11,10 @@ use crate::runtime::Load;
 /// Most invocations of a workgroup; fewer where the device allows fewer.
 const WORKGROUP_SIZE: u32 = 512;
 
-/// Groups of four words that a lane has of a part of a copy, all under way at once.
-pub(super) const COPY_FOURS: u32 = 2;
+/// Quads of words that a lane has of a part of a copy, all under way at once.
+pub(super) const COPY_QUADS: u32 = 2;
 
-/// Most words of a state row that a lane keeps in registers.
+/// Most words of a state row that a lane has in registers at a time.
 const STATE_SLOTS: u32 = 8;
 
 /// Invocations of a workgroup: whole subgroups.
@@ -22,7 +22,7 @@ pub(super) fn workgroup_size(Target { lanes, max_workgroup, .. }: Target) -> u32
     (WORKGROUP_SIZE.min(max_workgroup) / lanes).max(1) * lanes
 }
 
-/// Words of a state row that a lane keeps: as many as it has of it, in few variants.
+/// Words of a state row that a lane has in registers at a time: as many as it has of it, in few variants.
 pub(super) fn state_slots(geometry: &Geometry, dtype: Dtype, target: Target) -> u32 {
     let words = geometry.state_size.div_ceil(per_word(dtype));
     let slots = words.div_ceil(target.lanes as usize).min(STATE_SLOTS as usize);
@@ -52,7 +52,7 @@ impl Parts {
     ) -> Result<Self> {
         let lanes = target.lanes as usize;
         let words = geometry.inner_size.div_ceil(per_word(dtype));
-        let inner = words.div_ceil(4 * COPY_FOURS as usize * lanes);
+        let inner = words.div_ceil(4 * COPY_QUADS as usize * lanes);
         let heads = geometry.heads.div_ceil(lanes);
         let angles = usize::from(angle && geometry.rope_angles > 0);
         let parts = |of: usize| narrow("parts of a row", of);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::parts::{COPY_FOURS, Parts, at_multiples, per_word, state_slots, workgroup_size};
+use super::super::parts::{COPY_QUADS, Parts, at_multiples, per_word, state_slots, workgroup_size};
 use super::super::preprocess::{BackwardInputs, BackwardOutputs, Geometry, dtype_of};
 use super::super::rows::{Copies, Written, place, row_axes};
 use super::{Accumulate, DT_BIAS_CHUNK_ROWS};
@@ -175,19 +175,21 @@ fn constants(
         && at(1, from.bh_gradient, slices.b.len(), &[state])
         && at(1, from.ch_gradient, slices.c.len(), &[state])
         && at(1, from.angle_gradient, geometry.rope_angles, &[]);
-    let fours = |copied: bool, gradient: Rows, slice: &Range<usize>| {
-        copied
-            && !wide_gradient
-            && at(4, gradient, inner, &[inner])
-            && at(4, to.projected_gradient, row, &[slice.start])
+    // Of z and of x, where they are copied.
+    let quads = |copied: bool, gradient: Rows, slice: &Range<usize>| {
+        !copied
+            || at(4, gradient, inner, &[inner]) && at(4, to.projected_gradient, row, &[slice.start])
     };
+    let whole_quads = (copies.z || copies.x)
+        && !wide_gradient
+        && quads(copies.z, from.z_gradient, &slices.z)
+        && quads(copies.x, from.x_gradient, &slices.x);
     mamba3_preprocess_backward::Constants {
         lanes: target.lanes,
-        copy_fours: COPY_FOURS,
+        copy_quads: COPY_QUADS,
         whole_words,
         state_slots: state_slots(geometry, dtype, target),
-        fours_z: fours(copies.z, from.z_gradient, &slices.z),
-        fours_x: fours(copies.x, from.x_gradient, &slices.x),
+        whole_quads,
         workgroup_size: workgroup_size(target),
         wide_gradient,
         copy_z: copies.z,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::parts::{COPY_FOURS, Parts, at_multiples, per_word, state_slots, workgroup_size};
+use super::super::parts::{COPY_QUADS, Parts, at_multiples, per_word, state_slots, workgroup_size};
 use super::super::preprocess::{ForwardInputs, ForwardOutputs, Geometry, dtype_of};
 use super::super::rows::{Copies, Written, place, row_axes};
 use crate::error::Result;
@@ -148,19 +148,22 @@ fn constants(
     };
     let read =
         [slices.x.start, slices.b.start, geometry.state_size, slices.c.start, slices.angle.start];
-    let fours = |copied: bool, written: Written, slice: &Range<usize>| {
-        copied
-            && !written.wide
-            && at(4, written.rows, inner, &[inner])
-            && at(4, from.projected, row, &[slice.start])
+    // Of z and of x, where they are copied.
+    let quads = |copied: bool, written: Written, slice: &Range<usize>| {
+        !copied
+            || !written.wide
+                && at(4, written.rows, inner, &[inner])
+                && at(4, from.projected, row, &[slice.start])
     };
+    let whole_quads = (copies.z || copies.x)
+        && quads(copies.z, to.z, &slices.z)
+        && quads(copies.x, to.x, &slices.x);
     mamba3_preprocess::Constants {
         lanes: target.lanes,
-        copy_fours: COPY_FOURS,
+        copy_quads: COPY_QUADS,
         whole_words: at(1, from.projected, row, &read),
         state_slots: state_slots(geometry, dtype, target),
-        fours_z: fours(copies.z, to.z, &slices.z),
-        fours_x: fours(copies.x, to.x, &slices.x),
+        whole_quads,
         workgroup_size: workgroup_size(target),
         wide_z: to.z.wide,
         wide_x: to.x.wide,
