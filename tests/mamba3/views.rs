@@ -113,14 +113,7 @@ pub(crate) fn alignments_share_bits(runtime: &Runtime) {
         let packed =
             ForwardInputs { projected: host.projected.clone(), dt_bias: host.dt_bias.clone() };
         let passed = forward::run_poisoned(runtime, &packed, &widths, &parameters);
-        for (before, after) in [
-            ([8, 8], [8, 8]),
-            ([16, 8], [2, 2]),
-            ([4, 4], [4, 4]),
-            ([1, 3], [8, 16]),
-            ([2, 0], [6, 2]),
-            ([7, 2], [0, 10]),
-        ] {
+        for (before, after) in [([16, 8], [8, 8]), ([4, 4], [6, 2]), ([7, 2], [4, 4])] {
             let what = |name| format!("{dtype} from {before:?} to {after:?}: {name}");
             let new = |name: &'static str, shape: &[usize]| {
                 Apart::new(runtime, name, dtype_of(name, dtype), shape, after)
