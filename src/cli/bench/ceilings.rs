@@ -1,8 +1,8 @@
 //! What the device can do at most, as far as kernels of ours reach it.
 
 use backslang::Dtype;
-use backslang::kernels::ceilings;
-use backslang::runtime::{Recorder, Runtime};
+use backslang::kernels::{ceilings, matrix_rate};
+use backslang::runtime::{Recorder, Runtime, Tensor};
 use serde_json::{Value, json};
 
 use super::data::Data;
@@ -22,7 +22,9 @@ pub(super) struct Ceilings {
     /// GB/s, of 1e9 bytes read and written.
     pub(super) copy: Measure,
     /// TFLOP/s of f32 multiply-adds, of two operations each.
-    pub(super) multiply: Measure,
+    multiply: Measure,
+    /// The same of matrices of halves, of those types that the device multiplies.
+    matrices: Vec<(Dtype, Measure)>,
 }
 
 impl Ceilings {
@@ -42,26 +44,51 @@ impl Ceilings {
             let took = once(runtime, |recorder| ceilings::copy(recorder, &source, &target))?;
             Ok(2.0 * bytes as f64 / 1e9 / took)
         })?;
-        Ok(Self { copy, multiply: multiply(data, repeats)? })
+        let multiply = multiply(data, Dtype::F32, repeats)?;
+        let halves = [Dtype::F16, Dtype::Bf16].into_iter();
+        let matrices = halves
+            .filter(|dtype| runtime.device().matrices.of(*dtype))
+            .map(|dtype| Ok((dtype, self::multiply(data, dtype, repeats)?)))
+            .collect::<Result<_>>()?;
+        Ok(Self { copy, multiply, matrices })
     }
 
     pub(super) fn object(&self) -> Value {
-        json!([self.copy.object(), self.multiply.object()])
+        json!(self.all().map(Measure::object).collect::<Vec<_>>())
+    }
+
+    /// What products of this element type are held against: those of f32 where the device multiplies no such matrices.
+    pub(super) fn multiply(&self, dtype: Dtype) -> &Measure {
+        let own = self.matrices.iter().find(|(of, _)| *of == dtype);
+        own.map_or(&self.multiply, |(_, measure)| measure)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Measure> {
+        let matrices = self.matrices.iter().map(|(_, measure)| measure);
+        [&self.copy, &self.multiply].into_iter().chain(matrices)
     }
 }
 
+/// Records a product of matrices.
+type Product = fn(&mut Recorder<'_>, &Tensor, &Tensor, &Tensor) -> backslang::Result<()>;
+
 /// With matrices so large that a product takes its time.
-fn multiply(data: &Data<'_>, repeats: usize) -> Result<Measure> {
+fn multiply(data: &Data<'_>, dtype: Dtype, repeats: usize) -> Result<Measure> {
+    let (name, record): (_, Product) = match dtype {
+        Dtype::F16 => ("f16 matrix product", matrix_rate::multiply),
+        Dtype::Bf16 => ("bf16 matrix product", matrix_rate::multiply),
+        _ => ("f32 matrix product", ceilings::multiply),
+    };
     let mut rows = 2 * ceilings::TILE;
     loop {
-        let matrix = |name| data.tensor(name, Dtype::F32, &[rows, rows]);
-        let (a, b, c) = (matrix("a")?, matrix("b")?, matrix("c")?);
-        let product = || once(data.runtime, |recorder| ceilings::multiply(recorder, &a, &b, &c));
+        let matrix = |name, dtype| data.tensor(name, dtype, &[rows, rows]);
+        let (a, b, c) = (matrix("a", dtype)?, matrix("b", dtype)?, matrix("c", Dtype::F32)?);
+        let product = || once(data.runtime, |recorder| record(recorder, &a, &b, &c));
         product()?;
         if rows >= MOST_ROWS || product()? > ENOUGH {
             let operations = 2.0 * (rows as f64).powi(3);
             let rate = || Ok(operations / 1e12 / product()?);
-            return Measure::new("f32 matrix product", "TFLOP/s", repeats, rate);
+            return Measure::new(name, "TFLOP/s", repeats, rate);
         }
         rows *= 2;
     }

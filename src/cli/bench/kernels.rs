@@ -213,7 +213,7 @@ impl Measured {
     /// What the device would need at its ceilings, in milliseconds.
     pub(super) fn floor(&self, ceilings: &Ceilings) -> f64 {
         let moving = self.counts.bytes() as f64 / 1e6 / ceilings.copy.median();
-        let multiplying = self.counts.least / 1e9 / ceilings.multiply.median();
+        let multiplying = self.counts.least / 1e9 / ceilings.multiply(self.dtype).median();
         moving.max(multiplying)
     }
 
@@ -236,7 +236,7 @@ impl Measured {
             "operations": operations,
             "least_operations": counts.least,
             "tflops": tflops(operations, ms),
-            "of_multiply": tflops(operations, ms) / ceilings.multiply.median(),
+            "of_multiply": tflops(operations, ms) / ceilings.multiply(self.dtype).median(),
             "floor_ms": self.floor(ceilings),
         })
     }

@@ -35,6 +35,16 @@ impl Measure {
         Self { name, unit, values }
     }
 
+    /// What it is.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What its values are in.
+    pub(super) fn unit(&self) -> &'static str {
+        self.unit
+    }
+
     /// The value that half of the repeats do not exceed.
     pub(super) fn median(&self) -> f64 {
         self.quartiles()[1]

@@ -1,5 +1,7 @@
 //! Rows that are printed as they come, so that widths are known before cells.
 
+use backslang::Dtype;
+
 use super::ceilings::Ceilings;
 use super::kernels::{KernelTimes, Measured, gbps, tflops};
 use super::measure::{Measure, figure};
@@ -9,9 +11,9 @@ use crate::cli::report;
 use crate::cli::talk::Talk;
 
 /// Of the columns but the last.
-const WIDTHS: [usize; 12] = [19, 4, 26, 7, 16, 7, 6, 6, 7, 8, 9, 0];
+const WIDTHS: [usize; 12] = [19, 4, 26, 7, 16, 7, 7, 6, 7, 8, 9, 0];
 const TITLES: &str =
-    "case,type,kernel,ms,quartiles,TFLOP/s,of f32,GB/s,of copy,of floor,registers,spills";
+    "case,type,kernel,ms,quartiles,TFLOP/s,of peak,GB/s,of copy,of floor,registers,spills";
 
 /// The measured cases, and what they are held against.
 pub(super) struct Table<'a> {
@@ -21,12 +23,11 @@ pub(super) struct Table<'a> {
 impl<'a> Table<'a> {
     pub(super) fn begin(ceilings: &Ceilings, talk: &'a Talk) -> Result<Self> {
         let table = Self { talk };
-        let ceiling = |name: &str, measure: &Measure, unit: &str| {
-            let [median, quartiles] = measure.words();
-            table.say(&format!("{name}: {median} {unit} ({quartiles})\n"))
-        };
-        ceiling("copy", &ceilings.copy, "GB/s")?;
-        ceiling("f32 matrix product", &ceilings.multiply, "TFLOP/s")?;
+        for ceiling in ceilings.all() {
+            let [median, quartiles] = ceiling.words();
+            let (name, unit) = (ceiling.name(), ceiling.unit());
+            table.say(&format!("{name}: {median} {unit} ({quartiles})\n"))?;
+        }
         table.print(&TITLES.split(',').map(String::from).collect::<Vec<_>>())?;
         Ok(table)
     }
@@ -35,7 +36,7 @@ impl<'a> Table<'a> {
     pub(super) fn add(&self, case: &Measured, ceilings: &Ceilings) -> Result<()> {
         let (counts, times) = (&case.counts, &case.times);
         let (bytes, operations) = (counts.bytes(), counts.operations());
-        let [rate, of_rate] = rates(operations, &times.call, ceilings);
+        let [rate, of_rate] = rates(operations, &times.call, case.dtype, ceilings);
         let ms = times.call.median();
         let moved = gbps(bytes, ms);
         let [median, quartiles] = times.call.words();
@@ -62,7 +63,7 @@ impl<'a> Table<'a> {
         }
         for times in &times.kernels {
             let operations = counts.of_kernel(&times.kernel).unwrap_or(0.0);
-            let [rate, of_rate] = rates(operations, &times.time, ceilings);
+            let [rate, of_rate] = rates(operations, &times.time, case.dtype, ceilings);
             let [median, quartiles] = times.time.words();
             let [registers, spills] = compiled(times);
             let named = ["".into(), "".into(), times.kernel.clone(), median, quartiles];
@@ -82,12 +83,12 @@ impl<'a> Table<'a> {
 }
 
 /// TFLOP/s, and their part of the ceiling; nothing where nothing is multiplied.
-fn rates(operations: f64, time: &Measure, ceilings: &Ceilings) -> [String; 2] {
+fn rates(operations: f64, time: &Measure, dtype: Dtype, ceilings: &Ceilings) -> [String; 2] {
     if operations == 0.0 {
         return ["-".into(), "-".into()];
     }
     let rate = tflops(operations, time.median());
-    [figure(rate), percent(rate / ceilings.multiply.median())]
+    [figure(rate), percent(rate / ceilings.multiply(dtype).median())]
 }
 
 /// Registers, and what of them is kept in memory, as the driver tells: the largest of the kernel's pipelines. Drivers have
