@@ -191,7 +191,7 @@ impl Outline {
             let Limit { name, value, what, found, .. } = limit;
             json!({ "limit": name, "value": value, "what": what, "found": found })
         };
-        let Target { lanes, max_workgroup, max_binding, max_groups } = machine.target;
+        let Target { lanes, max_workgroup, shared_bytes, max_binding, max_groups } = machine.target;
         json!({
             "sizes": self.sizes.iter().map(|&(name, n)| (name.into(), json!(n))).collect::<Map<_, _>>(),
             "steps": self.launches.iter().map(step).collect::<Vec<_>>(),
@@ -202,6 +202,7 @@ impl Outline {
                 "device": machine.device,
                 "subgroup_size": lanes,
                 "max_workgroup_invocations": max_workgroup,
+                "max_shared_memory": shared_bytes,
                 "max_workgroup_count": max_groups,
                 "max_buffer": max_binding,
             },

@@ -107,6 +107,8 @@ pub struct Target {
     pub lanes: u32,
     /// Most invocations of a workgroup.
     pub max_workgroup: u32,
+    /// Bytes of groupshared memory that a workgroup may have.
+    pub shared_bytes: u32,
     /// Most bytes that a kernel sees of a tensor at a time.
     pub max_binding: u64,
     /// Most workgroups of one dispatch along x and y.
@@ -118,6 +120,7 @@ impl Target {
     pub const TYPICAL: Self = Self {
         lanes: 32,
         max_workgroup: 1024,
+        shared_bytes: 48 << 10,
         max_binding: (1 << 32) - 4,
         max_groups: [i32::MAX as u32, 65_535],
     };
@@ -129,6 +132,7 @@ impl Target {
         Self {
             lanes,
             max_workgroup: limits.max_compute_work_group_invocations.min(subgroups),
+            shared_bytes: limits.max_compute_shared_memory_size,
             max_binding: runtime.largest_binding(),
             max_groups: [0, 1].map(|axis| limits.max_compute_work_group_count[axis]),
         }

@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 /// quarter of [`Execution::bound`]. Two are with the device at a time, so that it does not idle. What a kernel stores does
 /// not depend on where it is cut: all bounds give the same bits.
 ///
-/// A workgroup is not cut. One of the attention's is a row and head with all its tokens, or a slot and key/value head with
-/// all the rows that see it; where it alone takes longer than the bound, so does its submission, and a warning says so. Nor
+/// A workgroup is not cut. One of the attention's is some rows' heads with all their tokens, or some slots of a key/value
+/// head with all the rows that see them; where it alone takes longer than the bound, so does its submission, and a warning says so. Nor
 /// is a kernel cut whose push constants lack `first_group_x` and `first_group_y`. A kernel's first slice, a single
 /// workgroup, may take as long as a software driver compiles.
 ///

@@ -18,6 +18,7 @@ mod pages;
 mod sizes;
 mod slices;
 mod support;
+mod tiles;
 mod views;
 
 use common::gpu;
@@ -59,6 +60,9 @@ fn main() -> std::process::ExitCode {
             "nonfinite_inputs_reach_what_depends_on_them",
             nonfinite::nonfinite_inputs_reach_what_depends_on_them,
         ),
+        gpu::trial("tiles_of_ragged_rows", tiles::ragged_rows),
+        gpu::trial("tiles_neighbours_do_not_show", tiles::neighbours_do_not_show),
+        gpu::trial("tiles_nan_stays_with_rows", tiles::nan_stays_with_those_that_see_it),
         gpu::trial("shared_position_key", bits::shared_position_key),
         gpu::trial("page_placement", bits::page_placement),
         gpu::trial("long_history", accuracy::long_history),

@@ -101,6 +101,19 @@ fn check_pages(schedule: &Schedule, plan: &Plan, geometry: &Geometry, words: &Wo
     assert_eq!(plan.active_pages().len() + plan.inactive_pages().len(), geometry.pages);
 }
 
+/// Every row is in one unit, with others of its sequence alone.
+fn check_row_units(plan: &Plan, words: &Words) {
+    let mut units = vec![0; words.row_ids.len()];
+    for &[sequence, first, count] in plan.row_units() {
+        assert!((1..=64).contains(&count));
+        for &row in &words.row_ids[first as usize..][..count as usize] {
+            assert_eq!(words.sequence_ids[row as usize], sequence);
+            units[row as usize] += 1;
+        }
+    }
+    assert!(units.iter().all(|&units| units == 1));
+}
+
 pub(crate) fn check_plan(schedule: &Schedule, geometry: &Geometry, query_block_rows: u32) {
     let plan = Plan::new(schedule, geometry, query_block_rows).unwrap();
     assert_eq!(plan.has_positions(), schedule.positions.is_some());
@@ -108,6 +121,7 @@ pub(crate) fn check_plan(schedule: &Schedule, geometry: &Geometry, query_block_r
     check_metadata(schedule, &words, geometry.page_size);
     check_sequences(&words);
     check_pages(schedule, &plan, geometry, &words);
+    check_row_units(&plan, &words);
     for slot in 0..geometry.slots() {
         for mode in [Mode::NotCausal, Mode::Causal, Mode::Pruned] {
             let causal = mode != Mode::NotCausal;

@@ -25,6 +25,7 @@ fn words_lie_as_documented() {
     assert_eq!(plan.inverse(), expected.concat());
     assert_eq!(plan.active_pages(), [0, 2]);
     assert_eq!(plan.inactive_pages(), [1]);
+    assert_eq!(plan.row_units(), [[0, 0, 2], [1, 2, 2]]);
     assert_eq!((plan.sequences(), plan.queries(), plan.table_width()), (2, 4, 2));
     assert_eq!(plan.query_block_rows(), 1);
 }
@@ -38,6 +39,32 @@ fn nothing_at_all_is_a_plan() {
         &geometry(0, 3, 4),
         32,
     );
+}
+
+#[test]
+fn row_units_are_rows_64_at_a_time() {
+    let rows = [64, 0, 65, 1, 200];
+    let sequence_ids = (0..).zip(rows).flat_map(|(id, rows)| vec![id; rows]).collect::<Vec<_>>();
+    let queries = sequence_ids.len();
+    let schedule = Schedule {
+        block_table: vec![0; rows.len()],
+        table_width: 1,
+        sequence_lengths: vec![1; rows.len()],
+        sequence_ids: sequence_ids.into_iter().rev().collect(),
+        positions: None,
+    };
+    let plan = Plan::new(&schedule, &geometry(queries, 1, 4), 32).unwrap();
+    let expected = [
+        [0, 0, 64],
+        [2, 64, 64],
+        [2, 128, 1],
+        [3, 129, 1],
+        [4, 130, 64],
+        [4, 194, 64],
+        [4, 258, 64],
+        [4, 322, 8],
+    ];
+    assert_eq!(plan.row_units(), expected);
 }
 
 #[test]

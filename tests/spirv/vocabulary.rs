@@ -114,6 +114,8 @@ const INSTRUCTIONS: &[(u16, &str)] = &[
     (331, "OpExecutionModeId"),
     (345, "OpGroupNonUniformShuffle"),
     (350, "OpGroupNonUniformFAdd"),
+    (354, "OpGroupNonUniformUMin"),
+    (357, "OpGroupNonUniformUMax"),
     (400, "OpCopyLogical"),
 ];
 

@@ -16,6 +16,7 @@ FORWARD = "shaders/attention/paged_attention.slang"
 MERGE = "shaders/attention/paged_attention_merge.slang"
 APPEND = "shaders/attention/paged_append.slang"
 APPEND_BACKWARD = "shaders/attention/paged_append_backward.slang"
+TILES = "shaders/shared/tiles.slang"
 PREPROCESS = "shaders/mamba3/preprocess_backward.slang"
 MAMBA3_ROWS = "src/kernels/mamba3/rows.rs"
 CALL = "src/kernels/attention/backward/call.rs"
@@ -60,15 +61,15 @@ DEFECTS = [
     # Kernels.
     Defect("a query is dropped", HISTORY, "uint place = begin;", "uint place = begin + 1;",
            ATTENTION._replace(part="golden")),
-    Defect("two pages are swapped", QUERY, "return metadata.slot(sequence, token, push.page_size) * push.kv_heads + kv_head;",
-           "uint slot = metadata.slot(sequence, token, push.page_size);\n        uint page = slot / push.page_size;\n"
-           "        if (page < 2) slot = (1 - page) * push.page_size + slot % push.page_size;\n"
-           "        return slot * push.kv_heads + kv_head;",
+    Defect("two pages are swapped", QUERY, "return metadata().slot(tile.unit.sequence, token, push.page_size) * push.kv_heads + tile.kv_head;",
+           "uint slot = metadata().slot(tile.unit.sequence, token, push.page_size);\n    uint page = slot / push.page_size;\n"
+           "    if (page < 2) slot = (1 - page) * push.page_size + slot % push.page_size;\n"
+           "    return slot * push.kv_heads + tile.kv_head;",
            ATTENTION._replace(part="golden")),
     Defect("the last lane is skipped", HISTORY, "if (d < key_dim) dot = fma(", "if (d + 1 < key_dim) dot = fma(",
            ATTENTION._replace(part="golden")),
-    Defect("the head map is wrong", QUERY, "this.kv_head = head / (push.heads / push.kv_heads);",
-           "this.kv_head = head % push.kv_heads;", ATTENTION._replace(part="head_map")),
+    Defect("the head map is wrong", QUERY, "this.head = tile.kv_head * tile.group() + item % tile.group();",
+           "this.head = tile.kv_head + item % tile.group() * push.kv_heads;", ATTENTION._replace(part="head_map")),
     Defect("the binary search is off by one", HISTORY, "if (metadata.position(inverse.row(middle)) < token)",
            "if (metadata.position(inverse.row(middle)) <= token)", ATTENTION._replace(part="history_settings")),
     Defect("zeros are not stored", HISTORY, "    store_sums<E>(slot);\n}",
@@ -106,8 +107,7 @@ DEFECTS = [
     Defect("bf16 is truncated", HALF, "return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;", "return bits >> 16;",
            HALVES),
     Defect("the distance of q's rows is ignored", QUERY,
-           "uint q_base = row_begin(row, q_first, q_stride, push.heads * key_dim) + head * key_dim;",
-           "uint q_base = q_first + (row * push.heads + head) * key_dim;",
+           "push.q_index, q_first, q_stride, key_dim, c)", "push.q_index, q_first, 0, key_dim, c)",
            ATTENTION._replace(part="views_of_packed_projections")),
     Defect("the distance of new rows is ignored", APPEND, "uint at = row_begin(row, new_first, new_stride, width) + i;",
            "uint at = new_first + row * width + i;", ATTENTION._replace(part="appends_from_packed_rows")),
@@ -198,9 +198,15 @@ DEFECTS = [
     Defect("the dt_bias chunks have another length", "src/kernels/mamba3/preprocess_backward/mod.rs",
            "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks };",
            "let chunks = RowSum { rows: chunks, heads, chunk_rows: chunks.saturating_sub(1) };", MAMBA3),
-    Defect("a read out of bounds, which the layer sees", QUERY,
-           "q[j] = d < key_dim ? E.load(push.q_index, q_base + d) : 0.0;", "q[j] = E.load(push.q_index, q_base + d);",
-           FIXED_HEAP),
+    Defect("a token that a row does not see is added", QUERY,
+           "float4 sum = fma(float4(ds[i * batch + t]), k, old);\n                    q_sum[i * key_chunks + c] = "
+           "select(bool4(all || token + t < seen[i]), sum, old);",
+           "q_sum[i * key_chunks + c] = fma(float4(ds[i * batch + t]), k, old);", ATTENTION._replace(part="golden")),
+    Defect("the statistics of every fourth token are taken for all", QUERY,
+           "joined.denominator = fma(WaveReadLaneAt(denominators[i], from), rescaling, joined.denominator);",
+           "joined.denominator = WaveReadLaneAt(denominators[i], from);", ATTENTION._replace(part="golden")),
+    Defect("a read out of bounds, which the layer sees", TILES,
+           "E.load4(buffer, base + (d < width ? d : 0))", "E.load4(buffer, base + d)", FIXED_HEAP),
     Defect("a missing barrier, which the layer sees", RECORDER, "self.recording.commands.barrier(barrier);",
            "let _ = barrier;", PLAIN),
     Defect("stale SPIR-V is taken", "build/committed.rs", "if committed.sources != sources.hash() {", "if false {",

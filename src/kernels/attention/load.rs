@@ -13,9 +13,29 @@ impl Geometry {
     }
 }
 
-/// A workgroup a row and head, with all tokens that the row sees; of these rows.
-pub(super) fn of_rows(plan: &Plan, causal: bool, pair: u64, rows: &Range<usize>) -> Load {
-    of_chunks(plan, causal, pair, [1, usize::MAX], rows)
+/// A workgroup a tile of so many items, the heads of one key/value head in some rows of a unit, which goes through the
+/// tokens that any of these rows sees; so many tiles a unit.
+pub(super) fn of_row_tiles(
+    plan: &Plan,
+    causal: bool,
+    geometry: &Geometry,
+    [tiles, items]: [usize; 2],
+    rows: &Range<usize>,
+) -> Load {
+    let visible: Vec<_> = plan.visible(causal).collect();
+    let seen = |row: &u32| match rows.contains(&(*row as usize)) {
+        true => visible[*row as usize],
+        false => 0,
+    };
+    let (group, pair) = (geometry.group().max(1), geometry.pair_elements());
+    let tile = |unit: &[u32], index: usize| {
+        let begin = (index * items / group).min(unit.len());
+        let end = ((index + 1) * items).div_ceil(group).min(unit.len());
+        let tokens = unit[begin..end].iter().map(seen).max().unwrap_or(0);
+        cost(pair, tokens.into())
+    };
+    let units = plan.row_units().iter().map(|unit| plan.rows_of(*unit));
+    Load::columns(1, units.flat_map(|unit| (0..tiles).map(move |index| tile(unit, index))))
 }
 
 /// A workgroup a row, chunk of `tokens` tokens, and head; of these rows.
@@ -127,10 +147,13 @@ mod tests {
         assert_eq!(of_slots(&plan(), &compact, &GEOMETRY, &(0..5)), active);
         let part = Load::columns(2, [50, 150]);
         assert_eq!(of_slots(&plan(), &compact, &GEOMETRY, &(1..5)), part);
-        let rows = Load::columns(1, [3, 4, 2, 1, 1, 3, 3].map(|seen| 10 * (1 + seen)));
-        assert_eq!(of_rows(&plan(), true, 10, &(0..7)), rows);
-        let part = Load::columns(1, [50, 30, 20]);
-        assert_eq!(of_rows(&plan(), true, 10, &(1..4)), part);
+        // Units of the rows 1, 2, 4, 6, which see 4, 2, 1, 3 tokens, and 0, 3, 5, which see 3, 1, 3; two heads a row.
+        let tiles = |sizes, rows| of_row_tiles(&plan(), true, &GEOMETRY, sizes, &rows);
+        let seen = |tokens: &[u64]| Load::columns(1, tokens.iter().map(|seen| 10 * (1 + seen)));
+        assert_eq!(tiles([1, 8], 0..7), seen(&[4, 3]));
+        assert_eq!(tiles([2, 4], 0..7), seen(&[4, 3, 3, 3]));
+        assert_eq!(tiles([3, 3], 0..7), seen(&[4, 2, 3, 3, 3, 0]));
+        assert_eq!(tiles([2, 4], 1..4), seen(&[4, 0, 1, 0]));
         let chunks = [2, 1, 2, 2, 2, 0, 1, 0, 1, 0, 2, 1, 2, 1];
         let chunks = Load::columns(1, chunks.map(|seen| 10 * (1 + seen)));
         assert_eq!(of_chunks(&plan(), true, 10, [2, 2], &(0..7)), chunks);

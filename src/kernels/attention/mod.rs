@@ -28,6 +28,7 @@ mod geometry;
 mod gradients;
 mod load;
 mod plan;
+mod row_tile;
 mod schedule;
 mod units;
 

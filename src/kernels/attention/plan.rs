@@ -1,5 +1,6 @@
 //! The host plan of a paged-attention call: a schedule, checked, in the words that the kernels read.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::schedule::Narrowed;
@@ -39,6 +40,12 @@ use crate::kernels::index_range::fits;
 /// order listed: by logical page of the first link, then by page. A unit is [`Plan::unit_slots`] of them in a row, or what
 /// is left. Units of active pages come first, those that most rows see before others.
 ///
+/// | `row_units` | words |
+/// | --- | --- |
+/// | each sequence's rows, 64 at a time: sequence, place of the first among the row ids, how many | `[units, 3]` |
+///
+/// Units with a row that sees more tokens come before others.
+///
 /// A cache without key/value heads has nothing in its pages; here it then has no pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -47,6 +54,7 @@ pub struct Plan {
     active_pages: Vec<u32>,
     inactive_pages: Vec<u32>,
     units: Units,
+    row_units: Vec<[u32; 3]>,
     geometry: Geometry,
     sequences: u32,
     table_width: u32,
@@ -103,6 +111,7 @@ impl Plan {
             page_size: geometry.page_size,
             readers,
         })?;
+        let row_units = row_units(&inverse, &arrays, causal)?;
         Ok(Self {
             inverse: inverse.words(),
             metadata: [arrays.sequence_ids, arrays.positions, arrays.lengths, arrays.block_table]
@@ -110,6 +119,7 @@ impl Plan {
             active_pages,
             inactive_pages,
             units,
+            row_units,
             geometry: part,
             sequences: schedule.sequence_lengths.len() as u32,
             // Without sequences the width may be anything; no kernel reads it then.
@@ -159,14 +169,26 @@ impl Plan {
         self.units.active()
     }
 
+    /// The rows of each sequence, at most 64 at a time: (sequence, place of the first, how many); see [`Plan`].
+    pub fn row_units(&self) -> &[[u32; 3]] {
+        &self.row_units
+    }
+
+    /// The rows of a unit in order.
+    pub(super) fn rows_of(&self, [_, first, count]: [u32; 3]) -> &[u32] {
+        let begin = self.inverse[2] as usize + first as usize;
+        &self.inverse[begin..begin + count as usize]
+    }
+
     /// What goes to the device, with the names that errors call it by.
-    pub(super) fn parts(&self) -> [(&'static str, &[u32]); 5] {
+    pub(super) fn parts(&self) -> [(&'static str, &[u32]); 6] {
         [
             ("metadata", &self.metadata),
             ("inverse", &self.inverse),
             ("active_pages", &self.active_pages),
             ("units", self.units.words()),
             ("inactive_pages", &self.inactive_pages),
+            ("row_units", self.row_units.as_flattened()),
         ]
     }
 
@@ -448,6 +470,29 @@ fn stable_by(keys: &[u32], offsets: &[u32]) -> Vec<u32> {
         *place += 1;
     }
     sorted
+}
+
+/// The most rows of a unit.
+const UNIT_ROWS: u32 = 64;
+
+/// The units of all sequences' rows, the longest walks first, so that none begins when all others are done.
+fn row_units(inverse: &Inverse, arrays: &Narrowed, causal: bool) -> Result<Vec<[u32; 3]>> {
+    let Inverse { row_offsets, row_ids, .. } = inverse;
+    let of_sequence = |(sequence, ends): (usize, &[u32])| {
+        let [begin, end] = [ends[0], ends[1]];
+        let firsts = (begin..end).step_by(UNIT_ROWS as usize);
+        firsts.map(move |first| [sequence as u32, first, UNIT_ROWS.min(end - first)])
+    };
+    let mut units: Vec<_> = row_offsets.windows(2).enumerate().flat_map(of_sequence).collect();
+    fits("words of the plan's row units", 3 * units.len() as u128)?;
+    let longest = |&[sequence, first, count]: &[u32; 3]| {
+        let length = arrays.lengths[sequence as usize];
+        let rows = &row_ids[first as usize..(first + count) as usize];
+        let positions = rows.iter().map(|&row| arrays.positions[row as usize].saturating_add(1));
+        if causal { length.min(positions.max().unwrap_or(0)) } else { length }
+    };
+    units.sort_by_cached_key(|unit| Reverse(longest(unit)));
+    Ok(units)
 }
 
 /// The first block of each sequence, and the total: `[sequences + 1]`.

@@ -6,9 +6,9 @@ use super::super::bound::Bound;
 use super::super::{BackwardInputs, BackwardOutputs, DevicePlan, Gradient, load};
 use super::call::{Call, Step, within};
 use crate::error::Result;
-use crate::kernels::Launch;
 use crate::kernels::index_range::narrow;
 use crate::kernels::pack;
+use crate::kernels::{Launch, Target};
 use crate::manifest::{clear_pages, history_backward, query_backward};
 use crate::runtime::{Recorder, Tensor};
 
@@ -51,6 +51,7 @@ impl Binding<'_> {
         use query_backward::Push;
         let Self { call, inputs, plan, outputs, .. } = self;
         let geometry = &call.geometry;
+        let (tile, tiles) = call.row_tiles(&plan.plan, Target::of(recorder.runtime()));
         let push = Push {
             queries: plan.plan.queries(),
             sequences: plan.plan.sequences(),
@@ -58,14 +59,17 @@ impl Binding<'_> {
             page_size: narrow("page_size", geometry.page_size)?,
             heads: narrow("heads", geometry.heads)?,
             kv_heads: narrow("kv_heads", geometry.kv_heads)?,
+            unit_tiles: narrow("tiles of a unit", tiles)?,
             first_row: narrow("queries", self.window.start)?,
+            rows: narrow("queries", self.window.len())?,
             scale: call.options.scale,
             ..Push::default()
         };
         let bound = Bound::new(&inputs.history);
         let statistics = (geometry.statistics_columns < 3).then_some(&outputs.statistics);
-        let (causal, pair) = (call.options.causal, geometry.pair_elements());
-        let load = || load::of_rows(&plan.plan, causal, pair, &self.window);
+        let sizes = [tiles, tile.items() as usize];
+        let causal = call.options.causal;
+        let load = || load::of_row_tiles(&plan.plan, causal, geometry, sizes, &self.window);
         launch.record_loaded(recorder, load, |access| Push {
             q_index: access.read(&inputs.q),
             k_index: access.read_parts(bound.k),
@@ -75,6 +79,8 @@ impl Binding<'_> {
             output_gradient_index: access.read(&inputs.output_gradient),
             output_index: access.read_if(inputs.output.as_ref()),
             metadata_index: access.read(&plan.metadata),
+            inverse_index: access.read(&plan.inverse),
+            row_units_index: access.read(&plan.row_units),
             given_statistics_index: access.read_if(inputs.statistics.as_ref()),
             statistics_index: access.write_if(statistics),
             q_gradient_index: access.write_if(self.gradient(&[Gradient::Q])),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::super::row_tile::RowTile;
 use super::super::{BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan};
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
@@ -341,7 +342,7 @@ impl Call {
         let mut launches = Vec::new();
         for rows in self.row_windows() {
             let call = Self { geometry: self.rows_of(rows), ..self.clone() };
-            launches.extend(call.row_launches(target)?);
+            launches.extend(call.row_launches(plan, target)?);
         }
         for pages in self.page_windows() {
             launches.extend(self.page_launches(plan, pages, target)?);
@@ -350,8 +351,8 @@ impl Call {
     }
 
     /// The launches of a window of rows in order.
-    pub(super) fn row_launches(&self, target: Target) -> Result<Vec<(Step, Launch)>> {
-        let mut launches = vec![(Step::Query, self.query(target)?)];
+    pub(super) fn row_launches(&self, plan: &Plan, target: Target) -> Result<Vec<(Step, Launch)>> {
+        let mut launches = vec![(Step::Query, self.query(plan, target)?)];
         launches.extend(self.packs(|g| !g.is_history(), None, target)?);
         Ok(launches)
     }
@@ -404,8 +405,17 @@ impl Call {
         narrow("words of a page", if halves { page / 2 } else { page })
     }
 
-    fn query(&self, target: Target) -> Result<Launch> {
+    /// How the query kernel divides its work, and the tiles of a unit of rows.
+    pub(super) fn row_tiles(&self, plan: &Plan, target: Target) -> (RowTile, usize) {
+        let unit_rows = plan.row_units().iter().map(|[_, _, count]| *count).max().unwrap_or(0);
+        let tile = RowTile::new(&self.geometry, unit_rows, target);
+        let items = self.geometry.group().saturating_mul(unit_rows as usize);
+        (tile, items.div_ceil(tile.items() as usize))
+    }
+
+    fn query(&self, plan: &Plan, target: Target) -> Result<Launch> {
         let geometry = &self.geometry;
+        let (tile, tiles) = self.row_tiles(plan, target);
         let constants = query_backward::Constants {
             lanes: target.lanes,
             key_dim: narrow("key_dim", geometry.key_dim)?,
@@ -435,11 +445,18 @@ impl Call {
             k_part_rows: self.parts.k,
             v_part_rows: self.parts.v,
             k_position_part_rows: self.parts.k_position,
+            threads: tile.threads,
+            group_lanes: tile.group_lanes,
+            group_items: tile.group_items,
+            batch: tile.batch,
+            staged_tokens: tile.staged_tokens,
+            has_position: u32::from(geometry.is_mla()),
         };
+        let units = if geometry.queries == 0 { 0 } else { plan.row_units().len() };
         Ok(Launch {
             kernel: for_dtype(&query_backward::F32, "q", self.dtype)?,
             constants: constants.words(),
-            groups: [geometry.queries, geometry.heads],
+            groups: [units.saturating_mul(tiles), geometry.kv_heads],
         })
     }
 

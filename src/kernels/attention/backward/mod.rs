@@ -242,7 +242,7 @@ fn record_call(
         let of_rows = |g: Gradient| !g.is_history();
         let (inputs, outputs) = part.narrow(inputs, outputs, has_rows, of_rows)?;
         let call = call.of_rows(rows, &inputs, &outputs)?;
-        let launches = call.row_launches(target)?;
+        let launches = call.row_launches(&plan.plan, target)?;
         part.record(recorder, &call, (&inputs, &outputs, plan), of_rows, launches)?;
     }
     let mut scratch = Scratch::new(call.page_windows());
