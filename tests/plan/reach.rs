@@ -30,6 +30,7 @@ struct Kernels<'a> {
     plan: &'a Plan,
     metadata: &'a [u32],
     inverse: &'a [u32],
+    units: &'a [u32],
     queries: u32,
     sequences: u32,
     table_width: u32,
@@ -48,6 +49,7 @@ impl<'a> Kernels<'a> {
             plan,
             metadata: plan.metadata(),
             inverse: plan.inverse(),
+            units: plan.units(),
             queries: plan.queries(),
             sequences: plan.sequences(),
             table_width: plan.table_width(),
@@ -111,18 +113,31 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// The history kernel: the first and last slots of a page, and some between.
+    /// The history kernel: the first and last slots of a unit, and some between.
     fn history(&self, compact: bool, rng: &mut Rng) {
-        let pages = if compact { self.plan.active_pages().len() as u32 } else { self.pages };
-        for group in 0..pages {
-            let page = if compact { self.plan.active_pages()[group as usize] } else { group };
+        let count = if compact { self.plan.active_unit_count() } else { self.plan.unit_count() };
+        let unit_slots = self.plan.unit_slots() as u32;
+        for unit in 0..count as u32 {
+            let [begin, pages, first] =
+                [0, 1, 2].map(|i| Self::word(self.units, Index(3) * unit + i));
+            let slots = (Index(pages) * self.page_size).0;
+            let last = unit_slots.min(slots - first) - 1;
             for _ in 0..4 {
-                let last = self.page_size - 1;
-                let offset = [0, last, rng.u32(0..=last)][rng.usize(0..3)];
-                self.touch_cache(page, offset);
-                self.slot(page, offset);
+                let slot = first + [0, last, rng.u32(0..=last)][rng.usize(0..3)];
+                let page = Self::word(self.units, Index(begin) + slot / self.page_size);
+                self.touch_cache(page, slot % self.page_size);
+                self.slot(page, slot % self.page_size);
+                // Its links run beside those of the tile's first page.
+                let other = Self::word(self.units, Index(begin) + first / self.page_size);
+                assert!(self.sequences_of(page).eq(self.sequences_of(other)));
             }
         }
+    }
+
+    fn sequences_of(&self, page: u32) -> impl Iterator<Item = u32> {
+        let links = Self::word(self.inverse, Index(0));
+        let ends = [0, 1].map(|i| Self::word(self.inverse, Index(3) + page + i));
+        (ends[0]..ends[1]).map(move |link| Self::word(self.inverse, Index(2) * link + links))
     }
 
     fn slot(&self, page: u32, offset: u32) {

@@ -11,8 +11,6 @@ pub struct DevicePlan {
     pub(super) plan: Plan,
     pub(super) metadata: Tensor,
     pub(super) inverse: Tensor,
-    pub(super) active_pages: Tensor,
-    #[allow(dead_code, reason = "for kernels that own units of slots")]
     pub(super) units: Tensor,
     pub(super) inactive_pages: Tensor,
     pub(super) row_units: Tensor,
@@ -26,11 +24,10 @@ impl DevicePlan {
     pub fn upload(runtime: &Runtime, plan: Plan) -> Result<Self> {
         let words =
             |name, words: &[u32]| runtime.upload(name, &HostTensor::from_words(words.to_vec()));
-        let [metadata, inverse, active_pages, units, inactive_pages, row_units] = plan.parts();
+        let [metadata, inverse, units, inactive_pages, row_units] = plan.parts();
         Ok(Self {
             metadata: words(metadata.0, metadata.1)?,
             inverse: words(inverse.0, inverse.1)?,
-            active_pages: words(active_pages.0, active_pages.1)?,
             units: words(units.0, units.1)?,
             inactive_pages: words(inactive_pages.0, inactive_pages.1)?,
             row_units: words(row_units.0, row_units.1)?,

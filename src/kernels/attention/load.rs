@@ -55,25 +55,28 @@ pub(super) fn of_chunks(
     Load::columns(1, seen.map(|tokens| cost(pair, tokens as u64)))
 }
 
-/// A workgroup a slot and key/value head, with all rows that see the slot; of these pages.
-pub(super) fn of_slots(
+/// A workgroup a tile of slots, of which a unit has so many, and key/value head, with all rows that see the unit; of these
+/// pages.
+pub(super) fn of_tiles(
     plan: &Plan,
     options: &Options,
     geometry: &Geometry,
+    tiles: u32,
     pages: &Range<usize>,
 ) -> Load {
     let heads = (geometry.heads / geometry.kv_heads.max(1)) as u64;
+    let slots = (plan.unit_slots() as u64 / u64::from(tiles)).max(1);
     let pair = geometry.pair_elements();
-    let readers = plan.readers(options.causal);
-    let page = |rows: u64| cost(pair, rows.saturating_mul(heads));
-    let run = geometry.page_size as u32;
-    if options.compact_history {
-        let active = plan.active_pages().iter().filter(|&&id| pages.contains(&(id as usize)));
-        Load::columns(run, active.map(|&id| page(readers[id as usize])))
-    } else {
-        let readers = readers.into_iter().skip(pages.start).take(pages.len());
-        Load::columns(run, readers.map(page))
-    }
+    let launched = match options.compact_history {
+        true => plan.active_unit_count(),
+        false => plan.unit_count(),
+    };
+    let unit = |(own, rows): (&[u32], u64)| {
+        let shown = own.iter().any(|&page| pages.contains(&(page as usize)));
+        let pairs = if shown { rows.saturating_mul(heads).saturating_mul(slots) } else { 0 };
+        cost(pair, pairs)
+    };
+    Load::columns(tiles, plan.unit_readers(options.causal).take(launched).map(unit))
 }
 
 /// Of so many pairs, and of what is loaded and stored without any.
@@ -114,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_are_the_rows_that_see_a_page() {
+    fn readers_are_the_rows_that_see_a_unit() {
         let Schedule { block_table, sequence_ids, positions, sequence_lengths, .. } = schedule();
         let positions = positions.unwrap();
         for causal in [false, true] {
@@ -129,31 +132,39 @@ mod tests {
                     expected[page] += (0..7).filter(sees).count() as u64;
                 }
             }
-            assert_eq!(plan().readers(causal), expected, "{causal}");
+            let plan = plan();
+            for (pages, rows) in plan.unit_readers(causal) {
+                assert_eq!(rows, expected[pages[0] as usize], "{causal}");
+            }
         }
-        assert_eq!(plan().readers(true), [2, 2, 0, 7, 0]);
+        // Each page has readers of its own; page 2 has none, and the sequence of page 4 no rows.
+        let plan = plan();
+        let units: Vec<_> = plan.unit_readers(true).collect();
+        assert_eq!(units[..3], [(&[3][..], 7), (&[0][..], 2), (&[1][..], 2)]);
+        assert!(units[3..].iter().all(|&(_, rows)| rows == 0));
+        assert_eq!(plan.active_unit_count(), 3);
     }
 
     #[test]
     fn workgroups_cost_the_pairs_that_they_go_through() {
         let options = Options::new(1.0);
-        // 10 elements a pair and two heads a key/value head; two slots a page.
-        let slots = |pairs: [u64; 5]| Load::columns(2, pairs.map(|pairs| 10 * (1 + pairs)));
-        assert_eq!(of_slots(&plan(), &options, &GEOMETRY, &(0..5)), slots([4, 4, 0, 14, 0]));
-        let part = Load::columns(2, [50, 10, 150]);
-        assert_eq!(of_slots(&plan(), &options, &GEOMETRY, &(1..4)), part);
+        // 10 elements a pair, two heads a key/value head, 16 slots a tile.
+        let of = |pages: Range<usize>, options: &Options| {
+            of_tiles(&plan(), options, &GEOMETRY, 4, &pages)
+        };
+        let tiles = |rows: &[u64]| Load::columns(4, rows.iter().map(|rows| 10 * (1 + 32 * rows)));
+        assert_eq!(of(0..5, &options), tiles(&[7, 2, 2, 0, 0]));
+        assert_eq!(of(1..4, &options), tiles(&[7, 0, 2, 0, 0]));
         let compact = Options { compact_history: true, ..options };
-        let active = Load::columns(2, [50, 50, 150]);
-        assert_eq!(of_slots(&plan(), &compact, &GEOMETRY, &(0..5)), active);
-        let part = Load::columns(2, [50, 150]);
-        assert_eq!(of_slots(&plan(), &compact, &GEOMETRY, &(1..5)), part);
+        assert_eq!(of(0..5, &compact), tiles(&[7, 2, 2]));
+        assert_eq!(of(0..2, &compact), tiles(&[0, 2, 2]));
         // Units of the rows 1, 2, 4, 6, which see 4, 2, 1, 3 tokens, and 0, 3, 5, which see 3, 1, 3; two heads a row.
-        let tiles = |sizes, rows| of_row_tiles(&plan(), true, &GEOMETRY, sizes, &rows);
+        let row_tiles = |sizes, rows| of_row_tiles(&plan(), true, &GEOMETRY, sizes, &rows);
         let seen = |tokens: &[u64]| Load::columns(1, tokens.iter().map(|seen| 10 * (1 + seen)));
-        assert_eq!(tiles([1, 8], 0..7), seen(&[4, 3]));
-        assert_eq!(tiles([2, 4], 0..7), seen(&[4, 3, 3, 3]));
-        assert_eq!(tiles([3, 3], 0..7), seen(&[4, 2, 3, 3, 3, 0]));
-        assert_eq!(tiles([2, 4], 1..4), seen(&[4, 0, 1, 0]));
+        assert_eq!(row_tiles([1, 8], 0..7), seen(&[4, 3]));
+        assert_eq!(row_tiles([2, 4], 0..7), seen(&[4, 3, 3, 3]));
+        assert_eq!(row_tiles([3, 3], 0..7), seen(&[4, 2, 3, 3, 3, 0]));
+        assert_eq!(row_tiles([2, 4], 1..4), seen(&[4, 0, 1, 0]));
         let chunks = [2, 1, 2, 2, 2, 0, 1, 0, 1, 0, 2, 1, 2, 1];
         let chunks = Load::columns(1, chunks.map(|seen| 10 * (1 + seen)));
         assert_eq!(of_chunks(&plan(), true, 10, [2, 2], &(0..7)), chunks);

@@ -30,6 +30,7 @@ mod load;
 mod plan;
 mod row_tile;
 mod schedule;
+mod slot_tile;
 mod units;
 
 pub use device_plan::DevicePlan;
@@ -250,7 +251,7 @@ pub struct Options {
     pub accumulate: Gradients,
     /// Skip rows that cannot see a token.
     pub prune_queries: bool,
-    /// Keep a slot's key, value and position row in registers.
+    /// Keep a slot's key, value and position row in registers. The kernel always does: it changes nothing.
     pub cache_history: bool,
     /// Launch only over reachable pages and zero the rest.
     pub compact_history: bool,

@@ -181,11 +181,10 @@ impl Plan {
     }
 
     /// What goes to the device, with the names that errors call it by.
-    pub(super) fn parts(&self) -> [(&'static str, &[u32]); 6] {
+    pub(super) fn parts(&self) -> [(&'static str, &[u32]); 5] {
         [
             ("metadata", &self.metadata),
             ("inverse", &self.inverse),
-            ("active_pages", &self.active_pages),
             ("units", self.units.words()),
             ("inactive_pages", &self.inactive_pages),
             ("row_units", self.row_units.as_flattened()),
@@ -228,30 +227,23 @@ impl Plan {
         self.visible(causal).max().unwrap_or(0)
     }
 
-    /// How many rows see the first token of each page, counted for each sequence and logical page that it is.
-    pub(super) fn readers(&self, causal: bool) -> Vec<u64> {
+    /// The pages of each unit, and how many rows see its first slot, counted for each sequence and logical page that it is.
+    pub(super) fn unit_readers(&self, causal: bool) -> impl Iterator<Item = (&[u32], u64)> {
         let [links, rows, ids] = [0, 1, 2].map(|i| self.inverse[i] as usize);
-        let sequences = self.sequences as usize;
-        let positions = &self.metadata[self.geometry.queries..2 * self.geometry.queries];
-        let of_row = |&row: &u32| positions[row as usize];
-        let mut sorted: Vec<_> =
-            self.inverse[ids..ids + positions.len()].iter().map(of_row).collect();
-        let begins: Vec<_> =
-            self.inverse[rows..=rows + sequences].iter().map(|&begin| begin as usize).collect();
-        begins.windows(2).for_each(|ends| sorted[ends[0]..ends[1]].sort_unstable());
-        let readers = |link: &[u32]| {
-            let sequence = link[0] as usize;
-            let rows = &sorted[begins[sequence]..begins[sequence + 1]];
-            let token = u64::from(link[1]) * self.geometry.page_size as u64;
-            let blind = if causal { rows.partition_point(|&p| u64::from(p) < token) } else { 0 };
-            (rows.len() - blind) as u64
+        let queries = self.geometry.queries;
+        let linked = Linked {
+            link_offsets: &self.inverse[3..links],
+            links: self.inverse[links..rows].as_chunks().0,
+            page_size: self.geometry.page_size,
+            readers: Readers::new(
+                &self.inverse[rows..ids],
+                &self.inverse[ids..ids + queries],
+                &self.metadata[queries..2 * queries],
+                causal,
+            ),
         };
-        let ends = self.inverse[3..links].windows(2);
-        let of_page = |ends: &[u32]| {
-            let [begin, end] = [ends[0], ends[1]].map(|link| links + 2 * link as usize);
-            self.inverse[begin..end].chunks_exact(2).map(readers).sum()
-        };
-        ends.map(of_page).collect()
+        let units = self.units.pages(self.geometry.page_size);
+        units.map(move |(pages, offset)| (pages, linked.readers_of(pages[0], offset)))
     }
 
     /// Whether the schedule had positions; the words hold zeros otherwise.

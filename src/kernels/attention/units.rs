@@ -166,6 +166,18 @@ impl Units {
     pub(super) fn active(&self) -> usize {
         self.active
     }
+
+    /// Of each unit its pages, in order, and the slot of the first page that it begins with.
+    pub(super) fn pages(&self, page_size: usize) -> impl Iterator<Item = (&[u32], usize)> {
+        let slots = slots(page_size);
+        let (table, _) = self.words[..3 * self.count].as_chunks::<3>();
+        table.iter().map(move |unit| {
+            let [begin, pages, first_slot] = unit.map(|word| word as usize);
+            let end = (first_slot + slots).div_ceil(page_size).min(pages);
+            let own = begin + first_slot / page_size..begin + end;
+            (&self.words[own], first_slot % page_size)
+        })
+    }
 }
 
 /// Slots of a unit of a cache with pages of this size; the last unit of a group may have fewer.

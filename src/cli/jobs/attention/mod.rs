@@ -119,8 +119,7 @@ fn sizes(geometry: &Geometry, schedule: &Schedule, plan: &Plan) -> Vec<(&'static
 
 /// Bytes of a plan's words.
 fn plan_bytes(plan: &Plan) -> u64 {
-    let pages = [plan.active_pages(), plan.inactive_pages()];
-    let units = [plan.units(), plan.row_units().as_flattened()];
-    let words = [plan.metadata(), plan.inverse()].into_iter().chain(units).chain(pages);
+    let pages = [plan.units(), plan.inactive_pages(), plan.row_units().as_flattened()];
+    let words = [plan.metadata(), plan.inverse()].into_iter().chain(pages);
     4 * words.map(|words| words.len() as u64).sum::<u64>()
 }

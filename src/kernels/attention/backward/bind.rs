@@ -93,6 +93,7 @@ impl Binding<'_> {
         use history_backward::Push;
         let Self { call, inputs, plan, outputs, .. } = self;
         let geometry = &call.geometry;
+        let tiles = call.unit_tiles(&plan.plan, Target::of(recorder.runtime()));
         let push = Push {
             queries: plan.plan.queries(),
             sequences: plan.plan.sequences(),
@@ -100,17 +101,14 @@ impl Binding<'_> {
             page_size: narrow("page_size", geometry.page_size)?,
             heads: narrow("heads", geometry.heads)?,
             kv_heads: narrow("kv_heads", geometry.kv_heads)?,
+            unit_tiles: tiles,
             base_page: narrow("pages", self.window.start)?,
-            first_page: match call.options.compact_history {
-                true => narrow("pages", within(plan.plan.active_pages(), &self.window).start)?,
-                false => narrow("pages", self.window.start)?,
-            },
+            window_pages: narrow("pages", self.window.len())?,
             scale: call.options.scale,
             ..Push::default()
         };
         let bound = Bound::new(&inputs.history);
-        let pages = call.options.compact_history.then_some(&plan.active_pages);
-        let load = || load::of_slots(&plan.plan, &call.options, geometry, &self.window);
+        let load = || load::of_tiles(&plan.plan, &call.options, geometry, tiles, &self.window);
         launch.record_loaded(recorder, load, |access| Push {
             q_index: access.read_parts(&inputs.q),
             k_index: access.read(bound.k),
@@ -120,8 +118,8 @@ impl Binding<'_> {
             output_gradient_index: access.read_parts(&inputs.output_gradient),
             metadata_index: access.read(&plan.metadata),
             inverse_index: access.read(&plan.inverse),
+            units_index: access.read(&plan.units),
             statistics_index: access.read_parts(&outputs.statistics),
-            pages_index: access.read_if(pages),
             k_gradient_index: access.write_if(self.gradient(&[Gradient::K, Gradient::Latent])),
             v_gradient_index: access.write_if(self.gradient(&[Gradient::V])),
             k_position_gradient_index: access.write_if(self.gradient(&[Gradient::KPosition])),

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::super::row_tile::RowTile;
+use super::super::slot_tile::SlotTile;
 use super::super::{BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan};
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
@@ -371,7 +372,7 @@ impl Call {
             let cleared = self.gradients.iter().filter(cleared);
             launches.extend(cleared.map(|g| (Step::Clear(g), launch.clone())));
         }
-        launches.push((Step::History, self.history(plan, pages, target)?));
+        launches.push((Step::History, self.history(plan, target)?));
         launches.extend(self.packs(Gradient::is_history, Some(pages.len()), target)?);
         Ok(launches)
     }
@@ -460,23 +461,23 @@ impl Call {
         })
     }
 
-    fn history(&self, plan: &Plan, pages: &Range<usize>, target: Target) -> Result<Launch> {
+    fn history(&self, plan: &Plan, target: Target) -> Result<Launch> {
         let (geometry, options) = (&self.geometry, &self.options);
         let need = |g| self.gradients.contains(g);
+        let tile = SlotTile::new(geometry, target);
         let constants = history_backward::Constants {
             lanes: target.lanes,
             key_dim: narrow("key_dim", geometry.key_dim)?,
             value_dim: narrow("value_dim", geometry.value_dim)?,
             position_dim: self.position_dim()?,
             mla: geometry.is_mla(),
+            has_position: u32::from(geometry.is_mla()),
             causal: options.causal,
             wide_gradients: self.is_wide(),
             need_key: need(Gradient::K) || need(Gradient::Latent),
             need_value: need(Gradient::V),
             need_position: need(Gradient::KPosition),
             prune_queries: options.prune_queries,
-            cache_history: options.cache_history,
-            compact_history: options.compact_history,
             query_block_rows: plan.query_block_rows(),
             accumulate_key: self.adds(Gradient::K) || self.adds(Gradient::Latent),
             accumulate_value: self.adds(Gradient::V),
@@ -491,16 +492,29 @@ impl Call {
             q_position_part_rows: self.parts.q_position,
             output_gradient_part_rows: self.parts.output_gradient,
             statistics_part_rows: self.parts.statistics,
+            threads: tile.threads,
+            group_lanes: tile.group_lanes,
+            group_slots: tile.group_slots,
+            batch: tile.batch,
+            staged_items: tile.staged_items,
+            stages: tile.stages,
+            keep_batch: false,
         };
-        let launched = match options.compact_history {
-            true => within(plan.active_pages(), pages).len(),
-            false => pages.len(),
+        let units = match options.compact_history {
+            true => plan.active_unit_count(),
+            false => plan.unit_count(),
         };
+        let tiles = self.unit_tiles(plan, target) as usize;
         Ok(Launch {
             kernel: for_dtype(&history_backward::F32, "q", self.dtype)?,
             constants: constants.words(),
-            groups: [launched.saturating_mul(geometry.page_size), geometry.kv_heads],
+            groups: [units.saturating_mul(tiles), geometry.kv_heads],
         })
+    }
+
+    /// Tiles of the history kernel in a unit of the plan.
+    pub(super) fn unit_tiles(&self, plan: &Plan, target: Target) -> u32 {
+        plan.unit_slots() as u32 / SlotTile::new(&self.geometry, target).slots()
     }
 
     /// Without positions the kernels still need a legal array size.
