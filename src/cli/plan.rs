@@ -191,7 +191,8 @@ impl Outline {
             let Limit { name, value, what, found, .. } = limit;
             json!({ "limit": name, "value": value, "what": what, "found": found })
         };
-        let Target { lanes, max_workgroup, shared_bytes, max_binding, max_groups } = machine.target;
+        let Target { lanes, max_workgroup, shared_bytes, max_binding, max_groups, matrices } =
+            machine.target;
         json!({
             "sizes": self.sizes.iter().map(|&(name, n)| (name.into(), json!(n))).collect::<Map<_, _>>(),
             "steps": self.launches.iter().map(step).collect::<Vec<_>>(),
@@ -205,6 +206,7 @@ impl Outline {
                 "max_shared_memory": shared_bytes,
                 "max_workgroup_count": max_groups,
                 "max_buffer": max_binding,
+                "matrices": matrices.names(),
             },
             "limits": self.limits(machine).into_iter().map(limit).collect::<Vec<_>>(),
         })

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use crate::error::Result;
 use crate::manifest::Kernel;
-use crate::runtime::{Access, Load, Recorder, Runtime};
+use crate::runtime::{Access, Load, Matrices, Recorder, Runtime};
 
 /// One launch of a kernel.
 #[derive(Debug, Clone)]
@@ -113,6 +113,8 @@ pub struct Target {
     pub max_binding: u64,
     /// Most workgroups of one dispatch along x and y.
     pub max_groups: [u32; 2],
+    /// The matrices that its kernels multiply.
+    pub matrices: Matrices,
 }
 
 impl Target {
@@ -123,6 +125,7 @@ impl Target {
         shared_bytes: 48 << 10,
         max_binding: (1 << 32) - 4,
         max_groups: [i32::MAX as u32, 65_535],
+        matrices: Matrices::NONE,
     };
 
     /// That of a runtime's device.
@@ -135,6 +138,7 @@ impl Target {
             shared_bytes: limits.max_compute_shared_memory_size,
             max_binding: runtime.largest_binding(),
             max_groups: [0, 1].map(|axis| limits.max_compute_work_group_count[axis]),
+            matrices: runtime.device().matrices,
         }
     }
 }

@@ -161,6 +161,9 @@ pub struct Matrices {
 }
 
 impl Matrices {
+    /// None.
+    pub const NONE: Self = Self { f16: false, bf16: false };
+
     /// Those of the kernels' forms for tests.
     #[cfg(feature = "forms")]
     pub(super) const EMULATED: Self = Self { f16: true, bf16: true };

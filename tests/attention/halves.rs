@@ -21,7 +21,7 @@ pub(crate) fn rounded(mut problem: AttentionProblem, dtype: Dtype) -> AttentionP
     problem
 }
 
-fn check(
+pub(crate) fn check(
     runtime: &Runtime,
     problem: &AttentionProblem,
     tolerance: f64,

@@ -18,6 +18,7 @@ mod pages;
 mod sizes;
 mod slices;
 mod support;
+mod tiled;
 mod tiles;
 mod views;
 
@@ -25,6 +26,16 @@ use common::gpu;
 
 fn main() -> std::process::ExitCode {
     gpu::main(vec![
+        gpu::trial("tiled_random_problems", tiled::tiled_random_problems),
+        gpu::trial("tiled_sizes", tiled::tiled_sizes),
+        gpu::trial("tiled_settings_share_bits", tiled::tiled_settings_share_bits),
+        gpu::trial(
+            "tiled_nonfinite_rows_reach_what_they_see",
+            tiled::tiled_nonfinite_rows_reach_what_they_see,
+        ),
+        gpu::trial("tiled_small_gradients", tiled::tiled_small_gradients),
+        gpu::trial("tiled_accumulates", tiled::tiled_accumulates),
+        gpu::trial("tiled_refusals", tiled::tiled_refusals),
         gpu::trial("golden_files", accuracy::golden_files),
         gpu::trial("random_problems", accuracy::random_problems),
         gpu::trial("history_settings_share_bits", bits::history_settings_share_bits),

@@ -1,6 +1,6 @@
 //! The flags of the attention commands.
 
-use backslang::kernels::attention::Gradients;
+use backslang::kernels::attention::{self, Gradients};
 use clap::{Args, ValueEnum};
 
 use super::files::FileArgs;
@@ -163,8 +163,18 @@ pub(crate) enum Algorithm {
     Auto,
     /// In the order of the schedule: the same bits for every setting
     Ordered,
-    /// By matrix units; not available yet
+    /// f16 and bf16 by matrix units, 16 rows at a time, in an order of its own
     Tiled,
+}
+
+impl From<Algorithm> for attention::Algorithm {
+    fn from(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Auto => Self::Auto,
+            Algorithm::Ordered => Self::Ordered,
+            Algorithm::Tiled => Self::Tiled,
+        }
+    }
 }
 
 impl ScoreArgs {

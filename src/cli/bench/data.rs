@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell};
 
 use backslang::Dtype;
+use backslang::kernels::attention::Algorithm;
 use backslang::runtime::{Runtime, Tensor};
 
 use crate::cli::failure::Result;
@@ -20,6 +21,8 @@ const MOST_SETS: u64 = 32;
 pub(super) struct Data<'a> {
     pub(super) runtime: &'a Runtime,
     shrink: usize,
+    /// Of the attention backward.
+    pub(super) algorithm: Algorithm,
     values: Vec<f32>,
     halves: [OnceCell<Vec<u16>>; 2],
     next: Cell<usize>,
@@ -32,7 +35,8 @@ impl<'a> Data<'a> {
         let reach = 3f32.sqrt();
         let values = (0..(BLOCK / shrink).max(1 << 12)).map(|_| (2.0 * random.f32() - 1.0) * reach);
         let values = values.collect();
-        Self { runtime, shrink, values, halves: <_>::default(), next: Cell::new(0) }
+        let algorithm = Algorithm::Auto;
+        Self { runtime, shrink, algorithm, values, halves: <_>::default(), next: Cell::new(0) }
     }
 
     /// A tensor of random values.

@@ -28,14 +28,10 @@ pub(super) const REPEATS: usize = 15;
 
 /// Measures the cases that are asked for.
 pub(super) fn bench(args: &KernelBenchArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
-    if args.algorithm == Some(Algorithm::Tiled) {
-        let message =
-            "--algorithm: expected `auto` or `ordered`, found `tiled`, which there is not yet";
-        return Err(Failure::usage(message));
-    }
     let runtime = open(global)?;
     let (repeats, shrink) = (args.repeats.unwrap_or(REPEATS), args.shrink.unwrap_or(1));
-    let data = Data::new(&runtime, shrink);
+    let mut data = Data::new(&runtime, shrink);
+    data.algorithm = args.algorithm.unwrap_or(Algorithm::Auto).into();
     let ceilings = Ceilings::measure(&data, repeats, shrink, talk)?;
     let table = Table::begin(&ceilings, talk)?;
     let (mut measured, mut left_out) = (Vec::new(), Vec::new());

@@ -132,7 +132,7 @@ fn attention_backward(
     dtype: Dtype,
     sets: u64,
 ) -> Result<Vec<Call<'static>>> {
-    let options = Options::new(shape.scale());
+    let options = Options { algorithm: data.algorithm, ..Options::new(shape.scale()) };
     let plan = plan(data, &shape, &options)?;
     let mut gradients = None;
     let mut calls: Vec<Call<'static>> = Vec::new();

@@ -237,9 +237,25 @@ pub struct BackwardOutputs<T> {
     pub statistics: T,
 }
 
+/// In which order the attention backward sums.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// [`Algorithm::Tiled`] where the call and the device allow it, else [`Algorithm::Ordered`].
+    #[default]
+    Auto,
+    /// Every gradient adds its rows in the order of the schedule, one f32 product at a time.
+    Ordered,
+    /// f16 and bf16 on matrix units (`VK_KHR_cooperative_matrix`), where p and ds are rounded to the arrays' type, and 16
+    /// products are summed at a time: another order, as fixed. For keys and values of their own, `key_dim` and `value_dim`
+    /// multiples of 8 up to 128, and rows that begin at multiples of 8 elements.
+    Tiled,
+}
+
 /// Options of the attention backward.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
+    /// In which order to sum.
+    pub algorithm: Algorithm,
     /// A row sees the tokens up to its position only.
     pub causal: bool,
     /// Factor of the scores; finite, > 0.
@@ -263,6 +279,7 @@ impl Options {
     /// The defaults: causal, all gradients, none added to old ones, pruned, not cached, not compacted, blocks of 32 rows.
     pub fn new(scale: f32) -> Self {
         Self {
+            algorithm: Algorithm::Auto,
             causal: true,
             scale,
             gradients: Gradients::ALL,

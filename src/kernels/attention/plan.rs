@@ -174,6 +174,11 @@ impl Plan {
         &self.row_units
     }
 
+    /// The most rows of a unit.
+    pub(super) fn unit_rows(&self) -> usize {
+        self.row_units.iter().map(|[_, _, count]| *count as usize).max().unwrap_or(0)
+    }
+
     /// The rows of a unit in order.
     pub(super) fn rows_of(&self, [_, first, count]: [u32; 3]) -> &[u32] {
         let begin = self.inverse[2] as usize + first as usize;

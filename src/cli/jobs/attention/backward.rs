@@ -12,8 +12,8 @@ use backslang::{Dtype, HostTensor, reference};
 use super::{
     INDICES, PARAMETERS, causal, history, history_names, identity, is_mla, plan_bytes, scale,
 };
-use crate::cli::args::{Algorithm, BackwardArgs, HistoryArgs};
-use crate::cli::failure::{Failure, Result};
+use crate::cli::args::{BackwardArgs, HistoryArgs};
+use crate::cli::failure::Result;
 use crate::cli::inputs::Inputs;
 use crate::cli::jobs::{Job, Resolved, Results, Spellings, expect_shape};
 use crate::cli::plan::{Outline, bytes, bytes_of};
@@ -54,11 +54,6 @@ impl AttentionBackwardJob {
         history_only: bool,
         talk: &Talk,
     ) -> Resolved<Self> {
-        if args.algorithm == Algorithm::Tiled {
-            let message =
-                "--algorithm: expected `auto` or `ordered`, found `tiled`, which there is not yet";
-            return Err(Failure::usage(message));
-        }
         let mut found = Inputs::open(&args.files.input, talk)?;
         let mla = is_mla(&found)?;
         let gradients =
@@ -72,6 +67,7 @@ impl AttentionBackwardJob {
         let onto = onto(&mut found, &old, &geometry)?;
         let listed: Vec<_> = onto.iter().map(|(g, _)| *g).collect();
         let options = Options {
+            algorithm: args.algorithm.into(),
             causal,
             accumulate: Gradients::only(&listed),
             gradients,

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::super::bound::Bound;
 use super::super::{BackwardInputs, BackwardOutputs, DevicePlan, Gradient, load};
 use super::call::{Call, Step, within};
+use super::tiled;
 use crate::error::Result;
 use crate::kernels::index_range::narrow;
 use crate::kernels::pack;
@@ -22,6 +23,8 @@ pub(super) struct Binding<'a> {
     pub(super) written: &'a [(Gradient, Tensor)],
     /// The rows, or the pages, that the tensors have of all.
     pub(super) window: Range<usize>,
+    /// Of a call on matrix units.
+    pub(super) scratch: Option<&'a tiled::Scratch>,
 }
 
 fn find<'a>(gradients: &'a [(Gradient, Tensor)], wanted: &[Gradient]) -> Option<&'a Tensor> {
@@ -40,10 +43,14 @@ impl Binding<'_> {
             Step::Clear(gradient) => self.clear(recorder, launch, gradient),
             Step::History => self.history(recorder, launch),
             Step::Pack(gradient) => self.pack(recorder, launch, gradient),
+            tiled => match self.scratch {
+                Some(scratch) => self.record_tiled(recorder, tiled, launch, scratch),
+                None => Ok(()),
+            },
         }
     }
 
-    fn gradient(&self, wanted: &[Gradient]) -> Option<&Tensor> {
+    pub(super) fn gradient(&self, wanted: &[Gradient]) -> Option<&Tensor> {
         find(self.written, wanted)
     }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::super::row_tile::RowTile;
 use super::super::slot_tile::SlotTile;
 use super::super::{BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan};
+use super::tiled::{self, Tiled};
 use crate::error::{Error, Result};
 use crate::host::{Dtype, HostTensor};
 use crate::kernels::index_range::narrow;
@@ -20,15 +21,19 @@ pub(super) struct Call {
     pub(super) geometry: Geometry,
     pub(super) options: Options,
     /// Of all arrays but the statistics, which are f32.
-    dtype: Dtype,
+    pub(super) dtype: Dtype,
     pub(super) gradients: Gradients,
     /// Those of them that are added to what their tensors hold.
     accumulate: Gradients,
     given_output: bool,
-    rows: RowsOf,
+    pub(super) rows: RowsOf,
     parts: PartsOf,
     /// The rows, and the pages, that are under way at a time.
     windows: Windows,
+    /// The most rows of a unit of the plan.
+    pub(super) unit_rows: usize,
+    /// Of a call on matrix units.
+    pub(super) tiled: Option<Tiled>,
 }
 
 /// What the launches go over: the query kernel over rows, the history kernel over pages.
@@ -53,12 +58,12 @@ struct PartsOf {
 
 /// How the arrays that may be views lie. What the call lacks is nowhere.
 #[derive(Clone, Copy, Default)]
-struct RowsOf {
-    q: Rows,
+pub(super) struct RowsOf {
+    pub(super) q: Rows,
     q_position: Rows,
-    output_gradient: Rows,
+    pub(super) output_gradient: Rows,
     output: Rows,
-    q_gradient: Rows,
+    pub(super) q_gradient: Rows,
     q_position_gradient: Rows,
 }
 
@@ -82,6 +87,16 @@ pub(super) enum Step {
     History,
     /// A gradient of halves from its f32 scratch.
     Pack(Gradient),
+    /// The largest f16 output gradients, then the powers of two that scale ds.
+    LargestGradient,
+    /// See [`Step::LargestGradient`].
+    GradientScale,
+    /// Query gradients on matrix units.
+    TiledQuery(Tiled),
+    /// What [`Step::TiledHistory`] reads of rows and heads.
+    TiledItems,
+    /// History gradients on matrix units.
+    TiledHistory,
 }
 
 impl Call {
@@ -132,6 +147,8 @@ impl Call {
             rows,
             parts,
             windows,
+            unit_rows: plan.unit_rows(),
+            tiled: None,
         })
     }
 
@@ -208,13 +225,41 @@ impl Call {
             rows: windows(queries, most(heads.saturating_mul(widest)), rows),
             pages: windows(pages, most(page.saturating_mul(widest)), cuts),
         };
-        Ok(())
+        self.choose_algorithm(inputs, gradients, target)
+    }
+
+    /// Whether bindings or scratch divide the work.
+    pub(super) fn is_divided(&self) -> bool {
+        let PartsOf { k, v, q, output_gradient, statistics, .. } = self.parts;
+        let parts = [k, v, q, output_gradient, statistics];
+        parts.iter().any(|&rows| rows > 0)
+            || self.windows.rows.len() > 1
+            || self.windows.pages.len() > 1
+    }
+
+    /// The query kernel, of which nothing but missing statistics is left where matrix units compute the gradients.
+    fn query_launches(&self, plan: &Plan, target: Target) -> Result<Vec<(Step, Launch)>> {
+        let Some(tiled) = self.tiled else {
+            return Ok(vec![(Step::Query, self.query(plan, target)?)]);
+        };
+        let mut launches = Vec::new();
+        if self.geometry.statistics_columns < 3 {
+            let gradients = Gradients::NONE;
+            launches.push((Step::Query, Self { gradients, ..self.clone() }.query(plan, target)?));
+        }
+        launches.extend(self.scale_launches(target)?);
+        if self.gradients.any_query() {
+            launches.push((Step::TiledQuery(tiled), self.tiled_query(tiled, plan, target)?));
+        }
+        Ok(launches)
     }
 
     /// What the query kernel goes over, where there is something for it to do: not when the statistics are complete and
     /// no gradient of its own is asked for.
     pub(super) fn row_windows(&self) -> &[Range<usize>] {
-        let needed = self.geometry.statistics_columns < 3 || self.gradients.any_query();
+        let needed = self.geometry.statistics_columns < 3
+            || self.gradients.any_query()
+            || self.tiled.is_some();
         if needed { &self.windows.rows } else { &[] }
     }
 
@@ -335,7 +380,8 @@ impl Call {
                 false => scratch_bytes(self.row_windows(), width),
             }
         };
-        if self.is_wide() { self.gradients.iter().map(of).sum() } else { 0 }
+        let tiled = self.tiled.map_or(0, |_| tiled::Scratch::bytes(self));
+        if self.is_wide() { self.gradients.iter().map(of).sum() } else { tiled }
     }
 
     /// The launches in order, of all windows.
@@ -353,7 +399,7 @@ impl Call {
 
     /// The launches of a window of rows in order.
     pub(super) fn row_launches(&self, plan: &Plan, target: Target) -> Result<Vec<(Step, Launch)>> {
-        let mut launches = vec![(Step::Query, self.query(plan, target)?)];
+        let mut launches = self.query_launches(plan, target)?;
         launches.extend(self.packs(|g| !g.is_history(), None, target)?);
         Ok(launches)
     }
@@ -372,7 +418,13 @@ impl Call {
             let cleared = self.gradients.iter().filter(cleared);
             launches.extend(cleared.map(|g| (Step::Clear(g), launch.clone())));
         }
-        launches.push((Step::History, self.history(plan, target)?));
+        match self.tiled {
+            None => launches.push((Step::History, self.history(plan, target)?)),
+            Some(tiled) => {
+                launches.push((Step::TiledItems, self.tiled_items(target)?));
+                launches.push((Step::TiledHistory, self.tiled_history(tiled, plan, target)?));
+            }
+        }
         launches.extend(self.packs(Gradient::is_history, Some(pages.len()), target)?);
         Ok(launches)
     }
@@ -395,7 +447,7 @@ impl Call {
     }
 
     /// Whether the kernel that sums a gradient adds it to what is there; in f32 scratch there is nothing.
-    fn adds(&self, gradient: Gradient) -> bool {
+    pub(super) fn adds(&self, gradient: Gradient) -> bool {
         self.accumulate.contains(gradient) && !self.is_wide()
     }
 

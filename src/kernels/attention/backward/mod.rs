@@ -38,6 +38,7 @@
 
 mod bind;
 mod call;
+mod tiled;
 
 use std::ops::Range;
 
@@ -235,10 +236,12 @@ fn record_call(
 ) -> Result<()> {
     let target = Target::of(recorder.runtime());
     call.set_outputs(inputs, outputs, target)?;
+    let tiled = call.prepare_tiled(recorder.runtime())?;
     prepare(recorder.runtime(), &call.all_launches(&plan.plan, target)?)?;
     let mut scratch = Scratch::new(call.row_windows());
     for rows in call.row_windows() {
-        let part = Part { axes: ROW, window: rows, scratch: &mut scratch };
+        let tiled = tiled.as_ref();
+        let part = Part { axes: ROW, window: rows, scratch: &mut scratch, tiled };
         let of_rows = |g: Gradient| !g.is_history();
         let (inputs, outputs) = part.narrow(inputs, outputs, has_rows, of_rows)?;
         let call = call.of_rows(rows, &inputs, &outputs)?;
@@ -247,7 +250,8 @@ fn record_call(
     }
     let mut scratch = Scratch::new(call.page_windows());
     for pages in call.page_windows() {
-        let part = Part { axes: PAGE, window: pages, scratch: &mut scratch };
+        let tiled = tiled.as_ref();
+        let part = Part { axes: PAGE, window: pages, scratch: &mut scratch, tiled };
         let (inputs, outputs) =
             part.narrow(inputs, outputs, |name| !has_rows(name), Gradient::is_history)?;
         let launches = call.page_launches(&plan.plan, pages, target)?;
@@ -272,6 +276,7 @@ struct Part<'a> {
     axes: usize,
     window: &'a Range<usize>,
     scratch: &'a mut Scratch,
+    tiled: Option<&'a tiled::Scratch>,
 }
 
 impl Part<'_> {
@@ -325,7 +330,8 @@ impl Part<'_> {
             false => outputs.gradients.clone(),
         };
         let (written, window) = (&written[..], self.window.clone());
-        let binding = Binding { call, inputs, plan, outputs, written, window };
+        let scratch = self.tiled;
+        let binding = Binding { call, inputs, plan, outputs, written, window, scratch };
         let mut launches = launches.into_iter();
         launches.try_for_each(|(step, launch)| binding.record(recorder, step, &launch))
     }
