@@ -272,7 +272,7 @@ fn what_is_not_cleared_is_seen() {
     let parsed = Module::new(&words);
     let clear = id(&words, "clear_sums");
     let body = &parsed.functions.iter().find(|f| f.id == clear).unwrap().body;
-    for name in ["cached", "key_sum", "value_sum", "position_sum"] {
+    for name in ["cached", "slot_sum", "kept", "ahead"] {
         let variable = id(&words, name);
         let mut pointers = vec![variable];
         let chains =

@@ -133,7 +133,7 @@ DEFECTS = [
            ATTENTION._replace(part="small_probabilities")),
     # What zeroed memory hides, and devices of one subgroup size.
     Defect("the cache is taken for filled", HISTORY, "    cached = false;\n", "", SPIRV),
-    Defect("the position sums are not cleared", HISTORY, "position_sum[j] = 0.0;", "position_cache[j] = 0.0;", SPIRV),
+    Defect("the sums are not cleared", HISTORY, "slot_sum[i] = float4(0.0);", "slot_cache[i] = float4(0.0);", SPIRV),
     Defect("the dummy is not cleared", "src/runtime/mod.rs", "runtime.core.fill_dummy(0)?;", "",
            RUNTIME._replace(part="dummy")),
     Defect("full subgroups are not asked for", "src/runtime/raw/pipeline.rs", "if desc.full_subgroups {", "if false {",
