@@ -121,7 +121,7 @@ mod tests {
         let Schedule { block_table, sequence_ids, positions, sequence_lengths, .. } = schedule();
         let positions = positions.unwrap();
         for causal in [false, true] {
-            let mut expected = vec![0; 5];
+            let mut expected = [0; 5];
             for (sequence, length) in sequence_lengths.iter().enumerate() {
                 for logical in 0..(*length as usize).div_ceil(2) {
                     let page = block_table[2 * sequence + logical] as usize;

@@ -153,13 +153,13 @@ mod tests {
                         let what = format!(
                             "{key_dim}, {value_dim}, {position_dim} on {target:?}: {tile:?}"
                         );
-                        assert!(TILE as u32 % tile.slots() == 0, "{what}");
+                        assert!((TILE as u32).is_multiple_of(tile.slots()), "{what}");
                         assert!(
                             tile.group_lanes.is_power_of_two() && tile.group_lanes <= lanes.min(32),
                             "{what}"
                         );
                         assert!(
-                            tile.threads <= max_workgroup && tile.threads % lanes == 0,
+                            tile.threads <= max_workgroup && tile.threads.is_multiple_of(lanes),
                             "{what}"
                         );
                         // A thread looks after a slot.
