@@ -121,14 +121,21 @@ fn lint(words: &[u32]) -> Vec<String> {
         .map(|(_, words)| words[0])
         .collect();
     let mut faults = heap_index::faults(words);
-    faults.extend(module.all.iter().filter_map(|i| arithmetic(*i, &exact)));
+    let tiled = module.has_matrices();
+    faults.extend(module.all.iter().filter_map(|i| arithmetic(*i, &exact, tiled)));
     faults.extend(module.all.iter().filter_map(|i| declaration(&module, *i)));
     faults.extend(module.all.iter().filter_map(|i| unknown(&module, *i)));
     faults
 }
 
 /// What in an instruction lets results differ between drivers or runs.
-fn arithmetic((number, words): Instruction<'_>, exact: &BTreeSet<u32>) -> Option<String> {
+/// Where matrices are multiplied, weights are rounded to halves: there the device's 2^x does.
+fn arithmetic(
+    (number, words): Instruction<'_>,
+    exact: &BTreeSet<u32>,
+    tiled: bool,
+) -> Option<String> {
+    const EXP2: u32 = 29;
     let name = vocabulary::name(number);
     Some(match (number, words) {
         (n, _) if is_atomic(n) => format!("atomics have no fixed order: {name}"),
@@ -137,6 +144,7 @@ fn arithmetic((number, words): Instruction<'_>, exact: &BTreeSet<u32>) -> Option
         {
             format!("a driver may fuse or reorder {name}: %{result} is without NoContraction")
         }
+        (op::EXT_INST, [_, _, _, EXP2, ..]) if tiled => return None,
         (op::EXT_INST, [_, _, _, extended, ..]) if !is_exact(*extended) => format!(
             "drivers differ in GLSL.std.450's {}: use shaders/shared/float_math.slang",
             vocabulary::extended(*extended)

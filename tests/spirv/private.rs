@@ -6,7 +6,39 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::module::{FUNCTION, Function, Module, PRIVATE, op};
 
 /// Variables by bits: set when stored.
-type Stored = u128;
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Stored([u128; 4]);
+
+impl Stored {
+    const NONE: Self = Self([0; 4]);
+    const ALL: Self = Self([u128::MAX; 4]);
+    const VARIABLES: usize = 4 * 128;
+
+    fn has(self, variable: usize) -> bool {
+        self.0[variable / 128] & 1 << (variable % 128) != 0
+    }
+
+    fn with(mut self, variable: usize) -> Self {
+        self.0[variable / 128] |= 1 << (variable % 128);
+        self
+    }
+
+    fn each(self, other: Self, of: impl Fn(u128, u128) -> u128) -> Self {
+        Self(std::array::from_fn(|i| of(self.0[i], other.0[i])))
+    }
+
+    fn and(self, other: Self) -> Self {
+        self.each(other, |a, b| a & b)
+    }
+
+    fn or(self, other: Self) -> Self {
+        self.each(other, |a, b| a | b)
+    }
+
+    fn without(self, other: Self) -> Self {
+        self.each(other, |a, b| a & !b)
+    }
+}
 
 /// The names of the variables that some path loads first, with boolean specialization constants as given by their ids.
 /// Loops are taken to run at least once, and a store to one element as one to all.
@@ -19,11 +51,11 @@ pub(crate) fn loaded_first(module: &Module, constants: &BTreeMap<u32, bool>) -> 
         })
         .map(|(_, words)| words[1])
         .collect();
-    assert!(variables.len() <= Stored::BITS as usize);
+    assert!(variables.len() <= Stored::VARIABLES);
     let mut walk =
         Walk { module, constants, variables, known: HashMap::new(), faults: BTreeSet::new() };
     let entry = module.all.iter().find(|(number, _)| *number == op::ENTRY_POINT).unwrap();
-    walk.function(entry.1[1], 0, &Vec::new());
+    walk.function(entry.1[1], Stored::NONE, &Vec::new());
     walk.faults
 }
 
@@ -56,21 +88,21 @@ impl Walk<'_> {
         let function = module.functions.iter().find(|f| f.id == id).unwrap();
         let blocks = self.blocks(function);
         let reached = reached(&blocks);
-        let mut entering = vec![Stored::MAX; blocks.len()];
-        entering[0] = before & !self.own(function);
-        let mut leaving = vec![Stored::MAX; blocks.len()];
+        let mut entering = vec![Stored::ALL; blocks.len()];
+        entering[0] = before.without(self.own(function));
+        let mut leaving = vec![Stored::ALL; blocks.len()];
         loop {
             let mut changed = false;
             for at in reached.iter().copied() {
                 if at > 0 {
                     let from = reached.iter().filter(|from| blocks[**from].next.contains(&at));
-                    entering[at] = from.fold(Stored::MAX, |all, from| all & leaving[*from]);
+                    entering[at] = from.fold(Stored::ALL, |all, from| all.and(leaving[*from]));
                 }
                 for (continues, _) in
                     blocks.iter().filter_map(|b| b.continues).filter(|c| c.1 == at)
                 {
                     if reached.contains(&continues) {
-                        entering[at] |= leaving[continues];
+                        entering[at] = entering[at].or(leaving[continues]);
                     }
                 }
                 let after = self.block(&blocks[at], entering[at], arguments, false);
@@ -81,11 +113,11 @@ impl Walk<'_> {
                 break;
             }
         }
-        let mut after = Stored::MAX;
+        let mut after = Stored::ALL;
         for at in reached {
             self.block(&blocks[at], entering[at], arguments, true);
             if blocks[at].next.is_empty() {
-                after &= leaving[at];
+                after = after.and(leaving[at]);
             }
         }
         self.known.insert(key, after);
@@ -97,7 +129,7 @@ impl Walk<'_> {
         let ids = function.body.iter().filter(|(number, _)| *number == op::VARIABLE);
         let places =
             ids.filter_map(|(_, words)| self.variables.iter().position(|v| *v == words[1]));
-        places.fold(0, |all, place| all | 1 << place)
+        places.fold(Stored::NONE, Stored::with)
     }
 
     /// What the parameters of a called function point into.
@@ -119,7 +151,7 @@ impl Walk<'_> {
             match number {
                 op::LOAD => {
                     if let Some(variable) = self.variable(words[2], arguments)
-                        && stored & 1 << variable == 0
+                        && !stored.has(variable)
                         && report
                     {
                         self.faults.insert(self.module.name(self.variables[variable]));
@@ -127,7 +159,7 @@ impl Walk<'_> {
                 }
                 op::STORE => {
                     if let Some(variable) = self.variable(words[0], arguments) {
-                        stored |= 1 << variable;
+                        stored = stored.with(variable);
                     }
                 }
                 op::FUNCTION_CALL => {
