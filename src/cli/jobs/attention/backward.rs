@@ -2,8 +2,8 @@
 
 use backslang::kernels::Target;
 use backslang::kernels::attention::{
-    BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan, Schedule,
-    backward,
+    Algorithm, BackwardInputs, BackwardOutputs, Geometry, Gradient, Gradients, Options, Plan,
+    Schedule, backward,
 };
 use backslang::runtime::{Execution, Timing};
 use backslang::shard::{AttentionBackward, Divide};
@@ -13,7 +13,7 @@ use super::{
     INDICES, PARAMETERS, causal, history, history_names, identity, is_mla, plan_bytes, scale,
 };
 use crate::cli::args::{BackwardArgs, HistoryArgs};
-use crate::cli::failure::Result;
+use crate::cli::failure::{Failure, Result};
 use crate::cli::inputs::Inputs;
 use crate::cli::jobs::{Job, Resolved, Results, Spellings, expect_shape};
 use crate::cli::plan::{Outline, bytes, bytes_of};
@@ -113,6 +113,10 @@ impl Job for AttentionBackwardJob {
     }
 
     fn on_reference(&self) -> Result<Results> {
+        if self.options.algorithm == Algorithm::Tiled {
+            let message = "--algorithm: expected `auto` or `ordered`, for the reference has no matrix units, found `tiled`";
+            return Err(Failure::usage(message));
+        }
         let inputs = self.inputs.as_ref().map(|_, tensor| tensor.to_f64());
         let onto: Vec<_> = self.onto.iter().map(|(g, old)| (*g, old.to_f64())).collect();
         let Self { schedule, options, .. } = self;
