@@ -67,10 +67,7 @@ pub(super) fn of_tiles(
     let heads = (geometry.heads / geometry.kv_heads.max(1)) as u64;
     let slots = (plan.unit_slots() as u64 / u64::from(tiles)).max(1);
     let pair = geometry.pair_elements();
-    let launched = match options.compact_history {
-        true => plan.active_unit_count(),
-        false => plan.unit_count(),
-    };
+    let launched = plan.launched_units(options.compact_history);
     let unit = |(own, rows): (&[u32], u64)| {
         let shown = own.iter().any(|&page| pages.contains(&(page as usize)));
         let pairs = if shown { rows.saturating_mul(heads).saturating_mul(slots) } else { 0 };

@@ -164,6 +164,11 @@ impl Plan {
         self.units.count()
     }
 
+    /// Units that a history kernel goes over: all, or under compaction those of active pages.
+    pub(super) fn launched_units(&self, compact_history: bool) -> usize {
+        if compact_history { self.active_unit_count() } else { self.unit_count() }
+    }
+
     /// Units of active pages, which come first.
     pub fn active_unit_count(&self) -> usize {
         self.units.active()

@@ -63,7 +63,7 @@ impl RowTile {
 }
 
 /// The largest power of two that is no larger; of 1 and on.
-fn floor_power_of_two(n: u32) -> u32 {
+pub(super) fn floor_power_of_two(n: u32) -> u32 {
     1 << n.ilog2()
 }
 

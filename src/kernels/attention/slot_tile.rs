@@ -1,6 +1,7 @@
 //! How the history kernel divides its work among the invocations of a workgroup.
 
 use super::Geometry;
+use super::row_tile::floor_power_of_two;
 use super::units::TILE;
 use crate::kernels::Target;
 
@@ -92,8 +93,7 @@ const STAGES: [(u32, u32, u32); 6] = [
 
 /// The largest power of two that is neither above `count` nor above `most`, and 1 at least.
 fn power_of_two(count: usize, most: usize) -> usize {
-    let largest = count.min(most).max(1);
-    1 << largest.ilog2()
+    floor_power_of_two(count.min(most).max(1) as u32) as usize
 }
 
 #[cfg(test)]

@@ -552,10 +552,7 @@ impl Call {
             stages: tile.stages,
             keep_batch: false,
         };
-        let units = match options.compact_history {
-            true => plan.active_unit_count(),
-            false => plan.unit_count(),
-        };
+        let units = plan.launched_units(options.compact_history);
         let tiles = self.unit_tiles(plan, target) as usize;
         Ok(Launch {
             kernel: for_dtype(&history_backward::F32, "q", self.dtype)?,

@@ -4,7 +4,7 @@
 //! Both need complete statistics, which the ordered query kernel makes where they are not given.
 
 use super::super::bound::Bound;
-use super::super::{Algorithm, BackwardInputs, Gradient, Plan, load};
+use super::super::{Algorithm, BackwardInputs, Gradient, Gradients, Plan, load};
 use super::bind::Binding;
 use super::call::{Call, Step};
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::kernels::index_range::narrow;
 use crate::kernels::layout::Rows;
 use crate::kernels::{Launch, Layout, Target, for_dtype};
 use crate::manifest::{gradient_scale, history_backward_tiled, query_backward_tiled, tiled_items};
-use crate::runtime::{Load, Recorder, Runtime, Tensor};
+use crate::runtime::{Recorder, Runtime, Tensor};
 
 /// Rows of a piece of a tile, those that a subgroup owns: what the devices' matrices have.
 const PIECE: usize = 16;
@@ -187,7 +187,8 @@ impl Call {
 
     /// What goes before either kernel: the scale of f16 output gradients.
     pub(super) fn scale_launches(&self, target: Target) -> Result<Vec<(Step, Launch)>> {
-        if self.dtype != Dtype::F16 {
+        // Statistics alone have no ds to scale.
+        if self.dtype != Dtype::F16 || self.gradients == Gradients::NONE {
             return Ok(Vec::new());
         }
         let workgroup_size = SCALE_WORKGROUP.min(target.max_workgroup);
@@ -296,10 +297,7 @@ impl Call {
             own_subgroups: tiled.history.subgroups,
             copies_elements: tiled.copies_elements,
         };
-        let units = match self.options.compact_history {
-            true => plan.active_unit_count(),
-            false => plan.unit_count(),
-        };
+        let units = plan.launched_units(self.options.compact_history);
         let tiles = plan.unit_slots() / tiled.history.own_rows();
         Ok(Launch {
             kernel: for_dtype(&history_backward_tiled::F16, "q", self.dtype)?,
@@ -445,17 +443,13 @@ impl Binding<'_> {
             scale: call.options.scale,
             ..Push::default()
         };
-        launch.record_loaded(
-            recorder,
-            || Load::Even(128),
-            |access| Push {
-                metadata_index: access.read(&plan.metadata),
-                inverse_index: access.read(&plan.inverse),
-                statistics_index: access.read(&outputs.statistics),
-                items_index: access.write(&scratch.items),
-                ..push
-            },
-        )
+        launch.record(recorder, |access| Push {
+            metadata_index: access.read(&plan.metadata),
+            inverse_index: access.read(&plan.inverse),
+            statistics_index: access.read(&outputs.statistics),
+            items_index: access.write(&scratch.items),
+            ..push
+        })
     }
 
     fn tiled_history(
@@ -479,10 +473,7 @@ impl Binding<'_> {
             scale: call.options.scale,
             ..Push::default()
         };
-        let units = match call.options.compact_history {
-            true => plan.plan.active_unit_count(),
-            false => plan.plan.unit_count(),
-        };
+        let units = plan.plan.launched_units(call.options.compact_history);
         let tiles = (launch.groups[0] / units.max(1)) as u32;
         let load = || load::of_tiles(&plan.plan, &call.options, geometry, tiles, &self.window);
         launch.record_loaded(recorder, load, |access| Push {
