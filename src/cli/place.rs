@@ -1,7 +1,7 @@
 //! `--device`, `--validate` and `--pipeline-cache`, and the environment variables that say the same.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use std::time::Duration;
 
@@ -40,11 +40,11 @@ impl Place {
         let from_environment = args.device.is_none();
         let device = args.device.clone().or_else(|| environment(DEVICE));
         if !device.as_deref().is_some_and(|device| device.eq_ignore_ascii_case("reference")) {
+            let kept = pipeline_cache(args.pipeline_cache.clone(), |name| std::env::var_os(name));
+            check_pipeline_cache(args, kept.as_deref())?;
             let mut options = RuntimeOptions {
                 validation: validation(args)?,
-                pipeline_cache: pipeline_cache(args.pipeline_cache.clone(), |name| {
-                    std::env::var_os(name)
-                }),
+                pipeline_cache: kept,
                 ..RuntimeOptions::default()
             };
             if let Some(device) = device {
@@ -150,6 +150,24 @@ pub(crate) fn without_device(args: &GlobalArgs, command: &str) -> Result<()> {
     }
     let message = "--validate: expected a command that uses a device, found";
     Err(Failure::usage(format!("{message} `{command}`")))
+}
+
+/// What was asked for and can be no folder would be passed over in silence: only a lack of space or of rights is.
+fn check_pipeline_cache(args: &GlobalArgs, folder: Option<&Path>) -> Result<()> {
+    let name = match (&args.pipeline_cache, std::env::var_os(PIPELINE_CACHE)) {
+        (Some(_), _) => "--pipeline-cache",
+        (None, Some(_)) => PIPELINE_CACHE,
+        (None, None) => return Ok(()),
+    };
+    // What is not there yet is made, within what is.
+    let there = folder.and_then(|folder| folder.ancestors().find(|path| path.exists()));
+    match there.filter(|path| !path.is_dir()) {
+        Some(file) => Err(Failure::usage(format!(
+            "{name}: expected a folder, found the file `{}`",
+            file.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Which validation flags and environment ask for.

@@ -64,7 +64,7 @@ struct Allowed {
 /// The id of what the loader itself says.
 const LOADER: &str = "Loader Message";
 
-/// Messages of the layer and the loader about their own set-up, each with its reason.
+/// Messages of the layer and the loader about their own set-up and of what they cannot see, each with its reason.
 const ALLOWED: &[Allowed] = &[
     // The loader reports drivers and layers on the machine that it could not open. That says something of the
     // installation; the device list shows what is left.
@@ -79,6 +79,13 @@ const ALLOWED: &[Allowed] = &[
     Allowed {
         id: "WARNING-vkGetDeviceProcAddr-device",
         text: "vkGetPhysicalDeviceVideoEncodeQualityLevelPropertiesKHR",
+    },
+    // GPU-assisted validation knows barriers of the workgroup alone. By their names, the subgroups have parts of their
+    // own of these variables, and `subgroup_barrier` between what their lanes write and read there.
+    Allowed { id: "SharedMemoryDataRace-RaceOnLoad", text: r#"shared memory variable "subgroup_"# },
+    Allowed {
+        id: "SharedMemoryDataRace-RaceOnStore",
+        text: r#"shared memory variable "subgroup_"#,
     },
 ];
 
@@ -187,6 +194,11 @@ mod tests {
         canary.report(adjusted, &format!("{setting} [Disabling gpuav_shader_instrumentation]"));
         assert!(canary.check().is_err());
         canary.report("VALIDATION-SETTINGS", "something else");
+        assert!(canary.check().is_err());
+        let race = "SharedMemoryDataRace-RaceOnLoad";
+        canary.report(race, r#"on the shared memory variable "subgroup_weights" in"#);
+        assert!(canary.check().is_ok());
+        canary.report(race, r#"on the shared memory variable "staged" in"#);
         assert!(canary.check().is_err());
         canary.report("VUID-1", "wrong");
         assert!(matches!(canary.check(), Err(Error::Validation(m)) if m == ["VUID-1: wrong"]));

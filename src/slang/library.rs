@@ -13,6 +13,8 @@ const FILES: &[(&str, &str)] = &[
     ("element_bits.slang", include_str!("../../shaders/shared/element_bits.slang")),
     ("float_math.slang", include_str!("../../shaders/shared/float_math.slang")),
     ("half.slang", include_str!("../../shaders/shared/half.slang")),
+    ("matrix.slang", include_str!("../../shaders/shared/matrix.slang")),
+    ("matrix_tile.slang", include_str!("../../shaders/shared/matrix_tile.slang")),
     ("quads.slang", include_str!("../../shaders/shared/quads.slang")),
     ("row_copy.slang", include_str!("../../shaders/shared/row_copy.slang")),
     ("rows.slang", include_str!("../../shaders/shared/rows.slang")),
@@ -21,6 +23,7 @@ const FILES: &[(&str, &str)] = &[
     ("ssm_row.slang", include_str!("../../shaders/shared/ssm_row.slang")),
     ("storage.slang", include_str!("../../shaders/shared/storage.slang")),
     ("subgroup.slang", include_str!("../../shaders/shared/subgroup.slang")),
+    ("tiles.slang", include_str!("../../shaders/shared/tiles.slang")),
 ];
 
 /// The module `storage` leaves the heap's usual name to kernels that declare it, and has functions for them as well.

@@ -163,6 +163,10 @@ fn values_of_global_flags_are_looked_at() {
         run(words).failed(2, &[flag, "(see --help)"]);
     }
     run(["--device", "", "devices"]).failed(2, &["--device"]);
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    for folder in [file, &format!("{file}/pipelines")] {
+        run(["check", "--pipeline-cache", folder]).failed(2, &["--pipeline-cache: ", file]);
+    }
     run(["--device", " ", "check"]).failed(2, &["device", "index"]);
     for words in ["--validate core devices", "check --validate core"] {
         run(words.split(' ')).failed(2, &["'core'", "did you mean --validate=core?"]);

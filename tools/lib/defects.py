@@ -213,10 +213,10 @@ DEFECTS = [
     Defect("the statistics of every fourth token are taken for all", QUERY,
            "joined.denominator = fma(WaveReadLaneAt(denominators[i], from), rescaling, joined.denominator);",
            "joined.denominator = WaveReadLaneAt(denominators[i], from);", ATTENTION._replace(part="golden")),
-    Defect("a read out of bounds, which the layer sees", TILES,
-           "E.load4(buffer, base + (d < width ? d : 0))", "E.load4(buffer, base + d)", FIXED_HEAP),
     Defect("a missing barrier, which the layer sees", RECORDER, "self.recording.commands.barrier(barrier);",
            "let _ = barrier;", PLAIN),
+    Defect("a read out of bounds, which the layer sees", TILES,
+           "E.load4(buffer, base + (d < width ? d : 0))", "E.load4(buffer, base + d)", FIXED_HEAP),
     Defect("stale SPIR-V is taken", "build/committed.rs", "if committed.sources != sources.hash() {", "if false {",
            Tests("build_files", "committed_modules")),
 ]

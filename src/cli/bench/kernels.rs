@@ -28,6 +28,11 @@ pub(super) const REPEATS: usize = 15;
 
 /// Measures the cases that are asked for.
 pub(super) fn bench(args: &KernelBenchArgs, global: &GlobalArgs, talk: &Talk) -> Result<Report> {
+    let dtypes = args.dtype.unwrap_or(BenchDtype::F32).dtypes();
+    if args.algorithm == Some(Algorithm::Tiled) && dtypes.contains(&Dtype::F32) {
+        let message = "--algorithm tiled: expected --dtype f16 or bf16, found f32 among the types";
+        return Err(Failure::usage(message));
+    }
     let runtime = open(global)?;
     let (repeats, shrink) = (args.repeats.unwrap_or(REPEATS), args.shrink.unwrap_or(1));
     let mut data = Data::new(&runtime, shrink);
@@ -35,7 +40,7 @@ pub(super) fn bench(args: &KernelBenchArgs, global: &GlobalArgs, talk: &Talk) ->
     let ceilings = Ceilings::measure(&data, repeats, shrink, talk)?;
     let table = Table::begin(&ceilings, talk)?;
     let (mut measured, mut left_out) = (Vec::new(), Vec::new());
-    for &dtype in args.dtype.unwrap_or(BenchDtype::F32).dtypes() {
+    for &dtype in dtypes {
         for case in cases::chosen(&args.cases, args.forward) {
             let step = talk.step(case.name);
             let outcome = run(&data, &case, dtype, repeats, shrink)?;

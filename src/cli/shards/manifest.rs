@@ -102,7 +102,7 @@ impl Device {
         let info = runtime.device();
         Self {
             name: info.name.clone(),
-            driver: format!("{} {}", info.driver, info.driver_version),
+            driver: format!("{} {}", info.driver, info.driver_version).trim().into(),
             subgroup_size: runtime.lanes(),
         }
     }

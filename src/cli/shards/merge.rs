@@ -61,7 +61,8 @@ pub(crate) fn merge(args: &MergeArgs, talk: &Talk) -> Result<Report> {
 impl<'a> Found<'a> {
     fn open(path: &'a Path) -> Result<Self> {
         let failure = |error| Failure::file("part", path.display(), error);
-        let text = text_in(path, MANIFEST).map_err(failure)?;
+        let unread = |error| Failure::file("part", path.join(MANIFEST).display(), error);
+        let text = text_in(path, MANIFEST).map_err(unread)?;
         let Some(text) = text else {
             let message =
                 format!("part ({}): expected what --shard wrote, found no", path.display());
