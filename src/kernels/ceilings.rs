@@ -1,14 +1,14 @@
 //! What a device can do at most, for kernels to be held against: `backslang bench` measures it beside them.
 
-use super::{Launch, expect_tensor};
+use super::{Launch, Target, expect_tensor};
 use crate::error::{Error, Result};
 use crate::host::Dtype;
 use crate::kernels::index_range::narrow;
 use crate::manifest::{bench_copy, bench_multiply};
-use crate::runtime::{Recorder, Tensor};
+use crate::runtime::{Recorder, Runtime, Tensor};
 
-/// Invocations of a workgroup of either kernel.
-const WORKGROUP: usize = 256;
+/// Invocations of a workgroup that multiplies, and of one that copies where the device has as many.
+const WORKGROUP: u32 = 256;
 /// Rows and columns of a product that a workgroup owns: what a matrix has is a multiple of it.
 pub const TILE: usize = 128;
 
@@ -25,14 +25,22 @@ pub fn copy(recorder: &mut Recorder<'_>, source: &Tensor, target: &Tensor) -> Re
         return Err(Error::Parameter { name: "source", expected, found: format!("{source:?}") });
     }
     let quads = narrow("quads", words / 4)?;
-    let groups = [(words / 4).div_ceil(WORKGROUP), 1];
-    let launch = Launch { kernel: &bench_copy::U32, constants: constants(recorder), groups };
+    let target = Target::of(recorder.runtime());
+    let threads = WORKGROUP.min(target.max_workgroup);
+    let groups = [(words / 4).div_ceil(threads as usize), 1];
+    let constants = vec![target.lanes, threads];
+    let launch = Launch { kernel: &bench_copy::U32, constants, groups };
     launch.record(recorder, |access| bench_copy::Push {
         source_index: access.read(source),
         target_index: access.write(target),
         quads,
         ..<_>::default()
     })
+}
+
+/// Whether [`multiply`] runs: not where workgroups are small.
+pub fn multiplies(runtime: &Runtime) -> bool {
+    Target::of(runtime).max_workgroup >= WORKGROUP
 }
 
 /// Records `c = a · b` in f32, of square matrices of a multiple of [`TILE`] rows.
@@ -50,7 +58,7 @@ pub fn multiply(recorder: &mut Recorder<'_>, a: &Tensor, b: &Tensor, c: &Tensor)
     }
     let launch = Launch {
         kernel: &bench_multiply::F32,
-        constants: constants(recorder),
+        constants: vec![recorder.runtime().lanes()],
         groups: [size / TILE; 2],
     };
     let size = narrow("rows", size)?;
@@ -61,9 +69,4 @@ pub fn multiply(recorder: &mut Recorder<'_>, a: &Tensor, b: &Tensor, c: &Tensor)
         size,
         ..<_>::default()
     })
-}
-
-/// Those of both kernels.
-fn constants(recorder: &Recorder<'_>) -> Vec<u32> {
-    vec![recorder.runtime().lanes()]
 }

@@ -15,7 +15,6 @@ const FILES: &[(&str, &str)] = &[
     ("half.slang", include_str!("../../shaders/shared/half.slang")),
     ("matrix.slang", include_str!("../../shaders/shared/matrix.slang")),
     ("matrix_tile.slang", include_str!("../../shaders/shared/matrix_tile.slang")),
-    ("quads.slang", include_str!("../../shaders/shared/quads.slang")),
     ("row_copy.slang", include_str!("../../shaders/shared/row_copy.slang")),
     ("rows.slang", include_str!("../../shaders/shared/rows.slang")),
     ("softmax.slang", include_str!("../../shaders/shared/softmax.slang")),

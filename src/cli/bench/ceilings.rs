@@ -21,8 +21,8 @@ const ENOUGH: f64 = 2e-3;
 pub(super) struct Ceilings {
     /// GB/s, of 1e9 bytes read and written.
     pub(super) copy: Measure,
-    /// TFLOP/s of f32 multiply-adds, of two operations each.
-    multiply: Measure,
+    /// TFLOP/s of f32 multiply-adds, of two operations each, where the device runs the kernel.
+    multiply: Option<Measure>,
     /// The same of matrices of halves, of those types that the device multiplies.
     matrices: Vec<(Dtype, Measure)>,
 }
@@ -44,7 +44,10 @@ impl Ceilings {
             let took = once(runtime, |recorder| ceilings::copy(recorder, &source, &target))?;
             Ok(2.0 * bytes as f64 / 1e9 / took)
         })?;
-        let multiply = multiply(data, Dtype::F32, repeats)?;
+        let multiply = match ceilings::multiplies(runtime) {
+            true => Some(multiply(data, Dtype::F32, repeats)?),
+            false => None,
+        };
         let halves = [Dtype::F16, Dtype::Bf16].into_iter();
         let matrices = halves
             .filter(|dtype| runtime.device().matrices.of(*dtype))
@@ -58,14 +61,14 @@ impl Ceilings {
     }
 
     /// What products of this element type are held against: those of f32 where the device multiplies no such matrices.
-    pub(super) fn multiply(&self, dtype: Dtype) -> &Measure {
+    pub(super) fn multiply(&self, dtype: Dtype) -> Option<&Measure> {
         let own = self.matrices.iter().find(|(of, _)| *of == dtype);
-        own.map_or(&self.multiply, |(_, measure)| measure)
+        own.map(|(_, measure)| measure).or(self.multiply.as_ref())
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Measure> {
         let matrices = self.matrices.iter().map(|(_, measure)| measure);
-        [&self.copy, &self.multiply].into_iter().chain(matrices)
+        [&self.copy].into_iter().chain(&self.multiply).chain(matrices)
     }
 }
 

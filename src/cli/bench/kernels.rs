@@ -214,8 +214,8 @@ impl Measured {
     /// What the device would need at its ceilings, in milliseconds.
     pub(super) fn floor(&self, ceilings: &Ceilings) -> f64 {
         let moving = self.counts.bytes() as f64 / 1e6 / ceilings.copy.median();
-        let multiplying = self.counts.least / 1e9 / ceilings.multiply(self.dtype).median();
-        moving.max(multiplying)
+        let rate = ceilings.multiply(self.dtype).map_or(f64::INFINITY, Measure::median);
+        moving.max(self.counts.least / 1e9 / rate)
     }
 
     pub(super) fn object(&self, ceilings: &Ceilings) -> Value {
@@ -237,7 +237,9 @@ impl Measured {
             "operations": operations,
             "least_operations": counts.least,
             "tflops": tflops(operations, ms),
-            "of_multiply": tflops(operations, ms) / ceilings.multiply(self.dtype).median(),
+            "of_multiply": ceilings
+                .multiply(self.dtype)
+                .map(|rate| tflops(operations, ms) / rate.median()),
             "floor_ms": self.floor(ceilings),
         })
     }

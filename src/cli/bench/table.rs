@@ -88,7 +88,8 @@ fn rates(operations: f64, time: &Measure, dtype: Dtype, ceilings: &Ceilings) -> 
         return ["-".into(), "-".into()];
     }
     let rate = tflops(operations, time.median());
-    [figure(rate), percent(rate / ceilings.multiply(dtype).median())]
+    let of_peak = ceilings.multiply(dtype).map(|peak| percent(rate / peak.median()));
+    [figure(rate), of_peak.unwrap_or_else(|| "-".into())]
 }
 
 /// Registers, and what of them is kept in memory, as the driver tells: the largest of the kernel's pipelines. Drivers have
