@@ -235,7 +235,7 @@ fn the_host_is_measured(runtime: &Runtime) {
     Schema::read().holds_each("benches", &report["benches"]);
     assert_eq!(report["device"], runtime.device().name.as_str());
     let measures = report["benches"].as_array().unwrap();
-    assert_eq!(measures.len(), 10);
+    assert_eq!(measures.len(), 11);
     for measure in measures {
         let [low, median, high] = ["lower_quartile", "median", "upper_quartile"]
             .map(|key| measure[key].as_f64().unwrap());

@@ -25,10 +25,10 @@ pub fn copy(recorder: &mut Recorder<'_>, source: &Tensor, target: &Tensor) -> Re
         return Err(Error::Parameter { name: "source", expected, found: format!("{source:?}") });
     }
     let quads = narrow("quads", words / 4)?;
-    let target = Target::of(recorder.runtime());
-    let threads = WORKGROUP.min(target.max_workgroup);
+    let Target { lanes, max_workgroup, .. } = Target::of(recorder.runtime());
+    let threads = WORKGROUP.min(max_workgroup);
     let groups = [(words / 4).div_ceil(threads as usize), 1];
-    let constants = vec![target.lanes, threads];
+    let constants = vec![lanes, threads];
     let launch = Launch { kernel: &bench_copy::U32, constants, groups };
     launch.record(recorder, |access| bench_copy::Push {
         source_index: access.read(source),

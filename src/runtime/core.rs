@@ -18,6 +18,7 @@ use super::pipeline_cache::PipelineFile;
 use super::raw::embed::Links;
 use super::raw::{Buffer, Commands, Device, Memory, Queries, Timeline};
 use super::recorder::Recording;
+use super::stream::{self, Stream};
 use super::tensor::Imports;
 use super::timing::Timing;
 use super::validation::Validation;
@@ -36,12 +37,14 @@ pub(super) struct Core {
     pub(super) imports: Imports,
     #[cfg(feature = "forms")]
     pub(super) form: Form,
-    in_flight: Mutex<InFlight>,
+    /// Of each stream.
+    in_flight: Mutex<[InFlight; Stream::ALL.len()]>,
     spare: Mutex<Spare>,
     health: Health,
     /// How long a wait may take.
     timeout: Duration,
-    timeline: Timeline,
+    /// Of each stream.
+    timelines: [Timeline; Stream::ALL.len()],
     pub(super) device: Arc<Device>,
 }
 
@@ -60,17 +63,36 @@ pub(super) struct Strain {
     pub(super) binding: AtomicU64,
 }
 
-/// Submissions that the device may still be working on, oldest first.
+/// Submissions of a stream that the device may still be working on, oldest first.
 #[derive(Default)]
 struct InFlight {
     /// The timeline's value at the end of the last submission.
     last: u64,
     list: VecDeque<Entry>,
+    /// The value of the other stream's timeline that submissions have waited for.
+    awaited: u64,
+}
+
+impl InFlight {
+    /// The timeline's value that is to be reached before a recording of the other stream may start.
+    fn before(&self, recording: &Recording) -> u64 {
+        let list = self.list.iter().map(|entry| (entry.value, &entry.recording.touched));
+        stream::before(self.last, list, &recording.touched)
+    }
+}
+
+/// A submission: its stream, and the value that the stream's timeline has at its end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ticket {
+    stream: Stream,
+    value: u64,
 }
 
 /// A submission and all that it keeps alive.
 struct Entry {
     value: u64,
+    /// The value of the other stream's timeline that it waits for.
+    before: u64,
     recording: Recording,
     outcome: Arc<Outcome>,
 }
@@ -126,7 +148,7 @@ impl Core {
             spare: Mutex::default(),
             health: Health::default(),
             timeout: options.timeout,
-            timeline: Timeline::new(&device)?,
+            timelines: [Timeline::new(&device)?, Timeline::new(&device)?],
             device,
         })
     }
@@ -142,7 +164,8 @@ impl Core {
         commands.begin(self.heap.descriptors())?;
         let dummy = self.heap.dummy();
         commands.fill(dummy, 0, dummy.bytes(), word);
-        self.submit(Recording::new(commands), &Links::default()).map(drop)
+        let recording = Recording::new(commands);
+        self.submit(Stream::Compute, recording, &Links::default()).map(drop)
     }
 
     /// Fails when the layer does not report what it is asked to check: a settings file or an environment variable can
@@ -197,15 +220,16 @@ impl Core {
     /// Sends a recording off; it stays alive until the device is done.
     pub(super) fn submit(
         &self,
+        stream: Stream,
         mut recording: Recording,
         links: &Links<'_>,
-    ) -> Result<(u64, Arc<Outcome>)> {
+    ) -> Result<(Ticket, Arc<Outcome>)> {
         self.end(&mut recording)?;
         let outcome = Arc::<Outcome>::default();
-        let value = self.enqueue(recording, outcome.clone(), links)?;
+        let ticket = self.enqueue(stream, recording, outcome.clone(), links)?;
         self.reap();
         self.check()?;
-        Ok((value, outcome))
+        Ok((ticket, outcome))
     }
 
     /// Ends a recording that is to be submitted here.
@@ -224,35 +248,49 @@ impl Core {
     /// What the driver takes to run a recording, with as little of the runtime as can be.
     pub(super) fn time_bare(&self, mut recording: Recording) -> Result<Duration> {
         self.end(&mut recording)?;
-        let start = Instant::now();
-        let value = self.enqueue(recording, <_>::default(), &Links::default())?;
-        let waited = self.timeline.wait(value, self.timeout());
+        let (start, stream) = (Instant::now(), Stream::Compute);
+        let ticket = self.enqueue(stream, recording, <_>::default(), &Links::default())?;
+        let waited = self.timeline(stream).wait(ticket.value, self.timeout());
         let took = start.elapsed();
         waited.map_err(|error| self.explain(error, None))?;
-        self.wait(value).map(|()| took)
+        self.wait(ticket).map(|()| took)
+    }
+
+    fn timeline(&self, stream: Stream) -> &Timeline {
+        &self.timelines[stream as usize]
     }
 
     fn enqueue(
         &self,
+        stream: Stream,
         recording: Recording,
         outcome: Arc<Outcome>,
         links: &Links<'_>,
-    ) -> Result<u64> {
+    ) -> Result<Ticket> {
         let mut in_flight = lock(&self.in_flight);
-        let value = in_flight.last + 1;
-        let submitted = self.device.submit(&recording.commands, &self.timeline, value, links);
+        let before = in_flight[stream.other() as usize].before(&recording);
+        let own = &mut in_flight[stream as usize];
+        let value = own.last + 1;
+        let submitted = self.device.submit(
+            stream,
+            &recording.commands,
+            (self.timeline(stream), value),
+            (before > own.awaited).then_some((self.timeline(stream.other()), before)),
+            links,
+        );
         if let Err(error) = submitted {
             drop(in_flight);
             return Err(self.explain(error, Some(&recording)));
         }
-        in_flight.last = value;
-        in_flight.list.push_back(Entry { value, recording, outcome });
-        Ok(value)
+        own.awaited = own.awaited.max(before);
+        own.last = value;
+        own.list.push_back(Entry { value, before, recording, outcome });
+        Ok(Ticket { stream, value })
     }
 
     /// Waits for a submission.
-    pub(super) fn wait(&self, value: u64) -> Result<()> {
-        self.wait_for(value, self.timeout())
+    pub(super) fn wait(&self, ticket: Ticket) -> Result<()> {
+        self.wait_for(ticket, self.timeout())
     }
 
     /// How long a wait may take.
@@ -263,12 +301,12 @@ impl Core {
         }
     }
 
-    fn wait_for(&self, value: u64, limit: Duration) -> Result<()> {
-        let waited = self.timeline.wait(value, limit);
+    fn wait_for(&self, ticket: Ticket, limit: Duration) -> Result<()> {
+        let waited = self.timeline(ticket.stream).wait(ticket.value, limit);
         let reached = waited.map_err(|error| self.explain(error, None))?;
         self.reap();
         self.health.check()?;
-        let running = if reached { None } else { self.running(value) };
+        let running = if reached { None } else { self.running(ticket) };
         self.health.overdue.store(running.is_some(), Ordering::Release);
         match running {
             Some(during) => Err(Error::TimedOut { during, limit: self.timeout() }),
@@ -276,11 +314,16 @@ impl Core {
         }
     }
 
-    /// What of the submissions up to a value the device is busy with.
-    fn running(&self, value: u64) -> Option<String> {
+    /// What the device is busy with of the stream's submissions up to this one, and of those that they wait for.
+    fn running(&self, ticket: Ticket) -> Option<String> {
         let in_flight = lock(&self.in_flight);
-        let first = in_flight.list.front().filter(|entry| entry.value <= value);
-        first.map(|entry| entry.recording.summary())
+        let first = |stream, value| {
+            let first: Option<&Entry> = in_flight[stream as usize].list.front();
+            first.filter(|entry| entry.value <= value)
+        };
+        let own = first(ticket.stream, ticket.value)?;
+        let running = first(ticket.stream.other(), own.before).unwrap_or(own);
+        Some(running.recording.summary())
     }
 
     /// Waits for all submissions; says whether there were any.
@@ -289,21 +332,29 @@ impl Core {
     }
 
     fn wait_all_for(&self, limit: Duration) -> Result<bool> {
-        let (last, idle) = {
-            let in_flight = lock(&self.in_flight);
-            (in_flight.last, in_flight.list.is_empty())
-        };
-        if idle {
-            return Ok(false);
+        let last = Stream::ALL.map(|stream| {
+            let in_flight = &lock(&self.in_flight)[stream as usize];
+            let ticket = Ticket { stream, value: in_flight.last };
+            (!in_flight.list.is_empty()).then_some(ticket)
+        });
+        for ticket in last.into_iter().flatten() {
+            self.wait_for(ticket, limit)?;
         }
-        self.wait_for(last, limit).map(|()| true)
+        Ok(last.iter().any(Option::is_some))
     }
 
     /// Lets go of what finished submissions kept alive.
     pub(super) fn reap(&self) {
+        Stream::ALL.into_iter().for_each(|stream| self.reap_stream(stream));
+    }
+
+    fn reap_stream(&self, stream: Stream) {
         let done = {
-            let mut in_flight = lock(&self.in_flight);
-            let reached = match self.timeline.reached() {
+            let in_flight = &mut lock(&self.in_flight)[stream as usize];
+            if in_flight.list.is_empty() {
+                return;
+            }
+            let reached = match self.timeline(stream).reached() {
                 Ok(reached) => reached,
                 Err(error) => {
                     let running = in_flight.list.front().map(|entry| &entry.recording);
@@ -361,7 +412,8 @@ impl Core {
             }
             Ok(_) => {}
         }
-        let left = std::mem::take(&mut lock(&self.in_flight).list);
+        let left = Stream::ALL
+            .map(|stream| std::mem::take(&mut lock(&self.in_flight)[stream as usize].list));
         drop(left);
         self.pool.trim();
         if !self.health.is_lost() {
@@ -393,7 +445,8 @@ impl Core {
     /// Names what was running when the device was lost: what is in flight, else what was to be.
     fn explain(&self, error: Error, next: Option<&Recording>) -> Error {
         let in_flight = lock(&self.in_flight);
-        let running = in_flight.list.front().map(|entry| &entry.recording);
+        let mut entries = in_flight.iter().filter_map(|stream| stream.list.front());
+        let running = entries.next().map(|entry| &entry.recording);
         self.health.note(&error, running.or(next));
         drop(in_flight);
         self.health.check().err().unwrap_or(error)

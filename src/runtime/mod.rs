@@ -1,17 +1,22 @@
 //! The Vulkan runtime: devices, tensors, and kernels recorded into submissions.
 //!
-//! A [`Runtime`] opens one device with one queue. [`Tensor`]s are ranges of pooled buffers; each holds a slot of the one
+//! A [`Runtime`] opens one device. [`Tensor`]s are ranges of pooled buffers; each holds a slot of the one
 //! bindless heap while it lives, and kernels get its index in their push constants. A [`Recorder`] gathers fills and
-//! dispatches, sets barriers only where data depend, and hands everything to the queue at once. Whatever the device may
+//! dispatches, sets barriers only where data depend, and hands everything to the device at once. Whatever the device may
 //! still be using is kept alive by the runtime, so handles can be dropped in any order and at any time.
 //!
 //! # Threads
 //!
 //! Threads share a runtime: each records, submits, uploads and downloads for itself, and gets the bits that it gets alone.
-//! The device runs everything in the order of submission, on one queue. What overlaps with its work is the host's: a
-//! thread that uploads or downloads fills or empties staging memory, piece by piece on several cores, while the device
-//! computes what another thread submitted; each piece's copy then takes its turn between submissions, so that shorter
-//! submissions let it in sooner.
+//! # Streams
+//!
+//! The device runs what recorders submit in the order of submission. Uploads and downloads are a second stream: where the
+//! device has another queue for it ([`Runtime::copies_beside`]) they run beside the kernels. A submission of either stream
+//! waits for those of the other that it depends on, by the memory that both touch and one writes, and for no more: an
+//! upload into new tensors overlaps with what computes on others, also on one thread, which goes on when it has
+//! submitted. The host's part, staging memory filled or emptied piece by piece on several cores, overlaps anyway. On a
+//! device with one queue, or a caller's, each piece's copy takes its turn between submissions, so that shorter ones let
+//! it in sooner.
 
 #![deny(unsafe_code)]
 
@@ -38,6 +43,7 @@ mod select;
 mod several;
 mod slices;
 pub(crate) mod spirv;
+mod stream;
 pub(crate) mod strided;
 mod submission;
 mod tensor;
@@ -242,6 +248,11 @@ impl Runtime {
     /// The subgroup size of every kernel: required where the device lets us, and seen there in any case.
     pub fn lanes(&self) -> u32 {
         self.core.lanes
+    }
+
+    /// Whether uploads and downloads have a queue of their own, so that they overlap with kernels.
+    pub fn copies_beside(&self) -> bool {
+        self.core.device.copies_beside()
     }
 
     /// Whether kernels may turn sums into left operands of this type element by element, for those that multiply matrices:

@@ -24,6 +24,7 @@ use super::raw::Descriptors;
 use super::raw::embed::Links;
 use super::raw::{Buffer, Commands, PUSH_BYTES, Pipeline};
 use super::slices::Load;
+use super::stream::{Stream, Touched};
 use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
 use super::timing::Stamps;
@@ -58,6 +59,7 @@ use crate::manifest::Kernel;
 /// ```
 pub struct Recorder<'a> {
     runtime: &'a Runtime,
+    stream: Stream,
     recording: Recording,
     hazards: Hazards,
     /// The tensors that the recording keeps already.
@@ -116,6 +118,7 @@ impl Dispatch {
 pub(super) struct Recording {
     pub(super) commands: Commands,
     pub(super) stamps: Stamps,
+    pub(super) touched: Touched,
     kernels: Vec<Program>,
     /// Those of the kernels, each once, with the number of its kernel.
     pipelines: Vec<(usize, Arc<Pipeline>)>,
@@ -130,6 +133,7 @@ impl Recording {
         Self {
             commands,
             stamps: Stamps::default(),
+            touched: Touched::default(),
             kernels: Vec::new(),
             pipelines: Vec::new(),
             tensors: Vec::new(),
@@ -301,12 +305,18 @@ impl<'a> Recorder<'a> {
         Self::on(runtime, runtime.core().commands()?)
     }
 
+    /// One for the copies of an upload or a download.
+    pub(super) fn copying(runtime: &'a Runtime) -> Result<Self> {
+        Ok(Self { stream: Stream::Copy, ..Self::plain(runtime)? })
+    }
+
     /// Starts a recording in this command buffer.
     pub(super) fn on(runtime: &'a Runtime, mut commands: Commands) -> Result<Self> {
         let core = runtime.core();
         commands.begin(core.heap.descriptors())?;
         Ok(Self {
             runtime,
+            stream: Stream::Compute,
             recording: Recording::new(commands),
             hazards: Hazards::default(),
             known: HashSet::new(),
@@ -643,8 +653,8 @@ impl<'a> Recorder<'a> {
             }
             self.encode_all(&kept)?;
         }
-        let (value, outcome) = core.submit(self.recording, links)?;
-        Ok(Submission::new(core.clone(), value, outcome))
+        let (ticket, outcome) = core.submit(self.stream, self.recording, links)?;
+        Ok(Submission::new(core.clone(), ticket, outcome))
     }
 
     /// What was recorded.
@@ -657,6 +667,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn order(&mut self, stage: Stages, touches: &[Touch]) {
+        self.recording.touched.add(touches);
         if let Some(barrier) = self.hazards.next(stage, touches) {
             self.recording.commands.barrier(barrier);
         }

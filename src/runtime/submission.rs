@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::core::{Core, Outcome};
+use super::core::{Core, Outcome, Ticket};
 use super::timing::Timing;
 use crate::error::Result;
 
@@ -11,13 +11,13 @@ use crate::error::Result;
 /// Dropping it waits for nothing: the runtime keeps what the device still uses.
 pub struct Submission {
     core: Arc<Core>,
-    value: u64,
+    ticket: Ticket,
     outcome: Arc<Outcome>,
 }
 
 impl Submission {
-    pub(super) fn new(core: Arc<Core>, value: u64, outcome: Arc<Outcome>) -> Self {
-        Self { core, value, outcome }
+    pub(super) fn new(core: Arc<Core>, ticket: Ticket, outcome: Arc<Outcome>) -> Self {
+        Self { core, ticket, outcome }
     }
 
     /// Waits until the device is done: polls for some 50 µs, then blocks.
@@ -26,7 +26,7 @@ impl Submission {
     /// [`DeviceLost`](crate::Error::DeviceLost), [`Validation`](crate::Error::Validation) and other failures of the
     /// device; [`TimedOut`](crate::Error::TimedOut), after which one can wait again.
     pub fn wait(&self) -> Result<()> {
-        self.core.wait(self.value)
+        self.core.wait(self.ticket)
     }
 
     /// Whether the device is done.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use super::raw::Memory;
 use super::raw::embed::Links;
-use super::recorder::Recording;
+use super::recorder::{Recorder, Recording};
+use super::stream::Stream;
 use super::submission::Submission;
 use super::tensor::{Pooled, Tensor};
 use super::{Runtime, lock};
@@ -48,7 +49,7 @@ pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, bytes: &[u8]) -> Result
             if let Some(buffer) = staging.get_mut() {
                 buffer.mapped_mut()[..piece.len()].copy_from_slice(piece);
             }
-            let mut recorder = runtime.recorder()?;
+            let mut recorder = Recorder::copying(runtime)?;
             recorder.copy_in(Arc::new(staging), tensor, part, &places);
             under_way.push_back(recorder.submit()?);
         }
@@ -106,7 +107,7 @@ fn stage_out(
 ) -> Result<(Submission, Arc<Pooled>)> {
     let bytes = length(places) as u64;
     let staging = Arc::new(Pooled::new(runtime.core(), Memory::Readback, bytes, tensor.name())?);
-    let mut recorder = runtime.recorder()?;
+    let mut recorder = Recorder::copying(runtime)?;
     recorder.copy_out(tensor, part, places, staging.clone());
     Ok((recorder.submit()?, staging))
 }
@@ -184,7 +185,8 @@ pub(super) fn dummy_holds(runtime: &Runtime) -> Result<bool> {
     let mut commands = core.commands()?;
     commands.begin(core.heap.descriptors())?;
     commands.copy(dummy, target, [[0, 0, dummy.bytes()]].into_iter());
-    let (value, _) = core.submit(Recording::new(commands), &Links::default())?;
-    core.wait(value)?;
+    // It touches nothing by name: in the stream of what may write the dummy.
+    let (ticket, _) = core.submit(Stream::Compute, Recording::new(commands), &Links::default())?;
+    core.wait(ticket)?;
     Ok(target.mapped()[..dummy.bytes() as usize].iter().all(|byte| *byte == 0))
 }

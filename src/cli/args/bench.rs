@@ -41,6 +41,7 @@ Measured, each after a run to warm up:
   copy in host memory       what the transfers can be held against
   upload, download          between the device and host memory that is there already
   download to new memory    which the system still has to bring
+  kernels and an upload     that take about as long, one after the other, over both at once: 2 is best
   cold start                of a process up to a first result, with nothing compiled before
   warm start                the same with what the processes before it left: see --pipeline-cache
 

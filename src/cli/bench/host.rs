@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use backslang::kernels::ceilings;
 use backslang::runtime::{Runtime, Tensor};
 use backslang::{Dtype, HostTensor};
 
@@ -36,6 +37,7 @@ pub(crate) fn bench(args: &HostBenchArgs, global: &GlobalArgs, talk: &Talk) -> R
     let most = limits.max_storage_buffer_range.min(limits.max_memory_allocation_size) as usize;
     let bytes = args.size.map_or(ARRAY.min(most / 4 * 4), |size| size << 20);
     measures.extend(transfers(&runtime, bytes, repeats)?);
+    measures.push(overlap(&runtime, bytes, repeats)?);
     drop(step);
     runtime.finish()?;
     let step = talk.step("starts");
@@ -127,6 +129,38 @@ fn transfers(runtime: &Runtime, bytes: usize, repeats: usize) -> Result<[Measure
         Ok(rate(took))
     })?;
     Ok([memcpy, upload, download, fresh])
+}
+
+/// An upload beside kernels that take about as long: what both take one after the other, over what they take together.
+fn overlap(runtime: &Runtime, bytes: usize, repeats: usize) -> Result<Measure> {
+    let source = vec![1u8; bytes];
+    let array = runtime.tensor("array", Dtype::U32, &[bytes / 4])?;
+    let [from, to] = ["from", "to"].map(|name| runtime.tensor(name, Dtype::U32, &[bytes / 16 * 4]));
+    let (from, to) = (from?, to?);
+    let kernels = |count: u32| {
+        let mut recorder = runtime.recorder()?.untimed();
+        (0..count).try_for_each(|_| ceilings::copy(&mut recorder, &from, &to))?;
+        Ok(recorder.submit()?)
+    };
+    let upload = || Ok(runtime.write(&array, &source)?);
+    let took = |work: &dyn Fn() -> Result<()>| -> Result<f64> {
+        let took = time(|| {
+            work()?;
+            Ok(runtime.wait()?)
+        })?;
+        Ok(took.as_secs_f64())
+    };
+    took(&|| kernels(1).map(drop))?;
+    let count = took(&upload)? / took(&|| kernels(1).map(drop))?;
+    let count = count.clamp(1.0, 1000.0) as u32;
+    Measure::new("kernels and an upload, overlap", "x", repeats, || {
+        let apart = took(&|| kernels(count).map(drop))? + took(&upload)?;
+        let together = took(&|| {
+            let _kernels = kernels(count)?;
+            upload()
+        })?;
+        Ok(apart / together)
+    })
 }
 
 /// Processes that find nothing compiled, then such that find everything.

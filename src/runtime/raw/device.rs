@@ -16,15 +16,16 @@ use super::{Commands, Instance, Named, Physical, Timeline};
 use crate::error::{Error, Result};
 use crate::runtime::info::Matrices;
 use crate::runtime::lock;
+use crate::runtime::stream::Stream;
 
 const MIB: u64 = 1 << 20;
 
-/// A logical device with one queue, of our own or a caller's.
+/// A logical device with its queues, of our own or a caller's.
 pub(in crate::runtime) struct Device {
     pub(super) handle: ash::Device,
     pub(super) queue_family: QueueFamily,
-    /// Submission needs exclusive access.
-    queue: Mutex<vk::Queue>,
+    /// Submission needs exclusive access. That of a stream is the one at its place, or the last.
+    queues: Vec<Mutex<vk::Queue>>,
     /// There until the device is dropped.
     pub(super) allocator: Mutex<Option<Allocator>>,
     physical: vk::PhysicalDevice,
@@ -61,25 +62,26 @@ impl Device {
     ) -> Result<Arc<Self>> {
         let asks = statistics && physical.executables;
         let handle = create(instance, physical, asks)?;
-        // SAFETY: the queue was asked for at creation.
-        let queue = unsafe { handle.get_device_queue(physical.queue.index, 0) };
+        // SAFETY: so many queues were asked for at creation.
+        let queue = |at| unsafe { handle.get_device_queue(physical.queue.index, at) };
+        let queues = (0..queues(physical) as u32).map(queue).collect();
         let executables = asks.then(|| Executables::new(instance.handle(), &handle));
-        Self::new(instance, physical, handle, queue, Owner::Runtime, executables)
+        Self::new(instance, physical, handle, queues, Owner::Runtime, executables)
     }
 
-    /// A device with the features that are required, and its queue of the family in `physical`.
+    /// A device with the features that are required, and its queues of the family in `physical`, of which there is one.
     pub(super) fn new(
         instance: &Arc<Instance>,
         physical: &Physical,
         handle: ash::Device,
-        queue: vk::Queue,
+        queues: Vec<vk::Queue>,
         owner: Owner,
         executables: Option<Executables>,
     ) -> Result<Arc<Self>> {
         let mut device = Self {
             handle,
             queue_family: physical.queue,
-            queue: Mutex::new(queue),
+            queues: queues.into_iter().map(Mutex::new).collect(),
             allocator: Mutex::new(None),
             physical: physical.handle,
             memory_budget: physical.memory_budget,
@@ -116,9 +118,14 @@ impl Device {
         &self.instance
     }
 
-    /// Uses the queue while nobody else does.
-    fn with_queue<T>(&self, mut work: impl FnMut(vk::Queue) -> T) -> Result<T> {
-        let queue = lock(&self.queue);
+    /// Whether copies have a queue beside that of the kernels.
+    pub(in crate::runtime) fn copies_beside(&self) -> bool {
+        self.queues.len() > 1
+    }
+
+    /// Uses the queue of a stream while nobody else does.
+    fn with_queue<T>(&self, stream: Stream, mut work: impl FnMut(vk::Queue) -> T) -> Result<T> {
+        let queue = lock(&self.queues[(stream as usize).min(self.queues.len() - 1)]);
         let Owner::Caller { queue_lock: Some(queue_lock), .. } = &self.owner else {
             return Ok(work(*queue));
         };
@@ -133,13 +140,14 @@ impl Device {
         })
     }
 
-    /// Hands recorded commands to the queue, behind what `links` waits for; `timeline` reaches `value` and what `links`
-    /// signals is signalled when they are done.
+    /// Hands recorded commands to the queue of a stream, behind the points `after` and what `links` waits for; `timeline`
+    /// reaches `value` and what `links` signals is signalled when they are done.
     pub(in crate::runtime) fn submit(
         &self,
+        stream: Stream,
         commands: &Commands,
-        timeline: &Timeline,
-        value: u64,
+        (timeline, value): (&Timeline, u64),
+        after: Option<(&Timeline, u64)>,
         links: &Links<'_>,
     ) -> Result<()> {
         let buffers = [vk::CommandBufferSubmitInfo::default().command_buffer(commands.handle())];
@@ -149,8 +157,12 @@ impl Device {
                 .value(point.value)
                 .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)
         };
-        let done = TimelinePoint { semaphore: timeline.handle(), value };
-        let waits: Vec<_> = links.waits.iter().map(info).collect();
+        let point = |(timeline, value): (&Timeline, u64)| TimelinePoint {
+            semaphore: timeline.handle(),
+            value,
+        };
+        let (done, after) = (point((timeline, value)), after.map(point));
+        let waits: Vec<_> = after.iter().chain(links.waits).map(info).collect();
         let signals: Vec<_> = [&done].into_iter().chain(links.signals).map(info).collect();
         let submit = vk::SubmitInfo2::default()
             .wait_semaphore_infos(&waits)
@@ -161,15 +173,18 @@ impl Device {
         // vouched for them.
         let submit =
             |queue| unsafe { self.handle.queue_submit2(queue, &[submit], vk::Fence::null()) };
-        self.with_queue(submit)?.named("vkQueueSubmit2")
+        self.with_queue(stream, submit)?.named("vkQueueSubmit2")
     }
 
-    /// Waits until the queue is empty; a lost device counts as done.
+    /// Waits until the queues are empty; a lost device counts as done.
     pub(in crate::runtime) fn wait_idle(&self) {
-        // SAFETY: the queue is locked.
-        let waited = self.with_queue(|queue| unsafe { self.handle.queue_wait_idle(queue) });
-        if let Err(error) = waited.and_then(|code| code.named("vkQueueWaitIdle")) {
-            tracing::error!(%error, "waiting for the queue");
+        for stream in Stream::ALL.into_iter().take(self.queues.len()) {
+            // SAFETY: the queue is locked.
+            let idle = |queue| unsafe { self.handle.queue_wait_idle(queue) };
+            let waited = self.with_queue(stream, idle);
+            if let Err(error) = waited.and_then(|code| code.named("vkQueueWaitIdle")) {
+                tracing::error!(%error, "waiting for the queue");
+            }
         }
     }
 
@@ -227,11 +242,16 @@ impl Drop for Device {
     }
 }
 
+/// How many queues a device is opened with: one a stream, where there are as many.
+fn queues(physical: &Physical) -> usize {
+    (physical.queue.queues as usize).clamp(1, Stream::ALL.len())
+}
+
 fn create(instance: &Arc<Instance>, physical: &Physical, asks: bool) -> Result<ash::Device> {
-    let priorities = [1.0];
+    let priorities = [1.0; Stream::ALL.len()];
     let queues = [vk::DeviceQueueCreateInfo::default()
         .queue_family_index(physical.queue.index)
-        .queue_priorities(&priorities)];
+        .queue_priorities(&priorities[..queues(physical)])];
     let matrices = physical.info.matrices;
     let extensions = physical.extensions.iter().copied().chain(matrices::extensions(matrices));
     let extensions = extensions.chain(asks.then_some(executable::EXTENSION));

@@ -34,6 +34,8 @@ pub(super) struct QueueFamily {
     pub(super) timestamp_bits: u32,
     /// Nanoseconds a tick.
     pub(super) timestamp_period: f32,
+    /// Queues that may be had of it.
+    pub(super) queues: u32,
 }
 
 impl Physical {
@@ -110,6 +112,8 @@ impl Physical {
             index,
             timestamp_bits: family.timestamp_valid_bits,
             timestamp_period: self.queue.timestamp_period,
+            // The caller's.
+            queues: 1,
         };
         self.info.timestamps = self.queue.timestamp_bits > 0;
         Ok(self)
@@ -244,7 +248,12 @@ fn choose_family(
         .min_by_key(|(_, f)| {
             (f.timestamp_valid_bits == 0, f.queue_flags.contains(vk::QueueFlags::GRAPHICS))
         })?;
-    Some(QueueFamily { index, timestamp_bits: family.timestamp_valid_bits, timestamp_period })
+    Some(QueueFamily {
+        index,
+        timestamp_bits: family.timestamp_valid_bits,
+        timestamp_period,
+        queues: family.queue_count,
+    })
 }
 
 fn text<E>(name: Result<&CStr, E>) -> String {

@@ -169,7 +169,8 @@ pub unsafe fn open(device: Device<'_>, options: &RuntimeOptions) -> Result<Runti
     physical.info.matrices = physical.info.matrices.and(on);
     let owner = Owner::Caller { queue_lock: device.queue_lock, _keep: device.keep };
     let handle = device.device.clone();
-    let own = super::super::Device::new(&instance, &physical, handle, device.queue, owner, None)?;
+    let own =
+        super::super::Device::new(&instance, &physical, handle, vec![device.queue], owner, None)?;
     Runtime::start(own, physical.info, Vec::new(), options, None)
 }
 
