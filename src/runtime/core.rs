@@ -73,14 +73,6 @@ struct InFlight {
     awaited: u64,
 }
 
-impl InFlight {
-    /// The timeline's value that is to be reached before a recording of the other stream may start.
-    fn before(&self, recording: &Recording) -> u64 {
-        let list = self.list.iter().map(|entry| (entry.value, &entry.recording.touched));
-        stream::before(self.last, list, &recording.touched)
-    }
-}
-
 /// A submission: its stream, and the value that the stream's timeline has at its end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ticket {
@@ -91,7 +83,7 @@ pub(super) struct Ticket {
 /// A submission and all that it keeps alive.
 struct Entry {
     value: u64,
-    /// The value of the other stream's timeline that it waits for.
+    /// The value of the other stream's timeline before which it does not start.
     before: u64,
     recording: Recording,
     outcome: Arc<Outcome>,
@@ -268,21 +260,30 @@ impl Core {
         links: &Links<'_>,
     ) -> Result<Ticket> {
         let mut in_flight = lock(&self.in_flight);
-        let before = in_flight[stream.other() as usize].before(&recording);
-        let own = &mut in_flight[stream as usize];
-        let value = own.last + 1;
+        let (own, other) = (&in_flight[stream as usize], &in_flight[stream.other() as usize]);
+        let (value, awaited) = (own.last + 1, own.awaited);
+        // A queue that both streams share has an order of its own.
+        let before = match self.device.copies_beside() {
+            true => {
+                let list = other.list.iter().map(|entry| (entry.value, &entry.recording.touched));
+                stream::before(other.last, list, &recording.touched, awaited)
+            }
+            false => other.last,
+        };
+        let waits = self.device.copies_beside() && before > awaited;
         let submitted = self.device.submit(
             stream,
             &recording.commands,
             (self.timeline(stream), value),
-            (before > own.awaited).then_some((self.timeline(stream.other()), before)),
+            waits.then_some((self.timeline(stream.other()), before)),
             links,
         );
         if let Err(error) = submitted {
             drop(in_flight);
             return Err(self.explain(error, Some(&recording)));
         }
-        own.awaited = own.awaited.max(before);
+        let own = &mut in_flight[stream as usize];
+        own.awaited = before;
         own.last = value;
         own.list.push_back(Entry { value, before, recording, outcome });
         Ok(Ticket { stream, value })
@@ -307,7 +308,7 @@ impl Core {
         self.reap();
         self.health.check()?;
         let running = if reached { None } else { self.running(ticket) };
-        self.health.overdue.store(running.is_some(), Ordering::Release);
+        self.health.overdue[ticket.stream as usize].store(running.is_some(), Ordering::Release);
         match running {
             Some(during) => Err(Error::TimedOut { during, limit: self.timeout() }),
             None => self.check(),
@@ -337,10 +338,18 @@ impl Core {
             let ticket = Ticket { stream, value: in_flight.last };
             (!in_flight.list.is_empty()).then_some(ticket)
         });
+        let start = Instant::now();
+        let mut waited = Ok(());
         for ticket in last.into_iter().flatten() {
-            self.wait_for(ticket, limit)?;
+            let outcome = self.wait_for(ticket, limit.saturating_sub(start.elapsed()));
+            let over = matches!(outcome, Err(Error::TimedOut { .. } | Error::DeviceLost { .. }));
+            // What the layer says does not mean that the other stream is done.
+            waited = waited.and(outcome);
+            if over {
+                break;
+            }
         }
-        Ok(last.iter().any(Option::is_some))
+        waited.map(|()| last.iter().any(Option::is_some))
     }
 
     /// Lets go of what finished submissions kept alive.
@@ -396,7 +405,7 @@ impl Core {
     /// [`Error::TimedOut`], then and whenever it is called again.
     pub(super) fn shut_down(self: &Arc<Self>) -> Result<()> {
         // Who waited in vain does not wait as long again.
-        let overdue = self.health.overdue.load(Ordering::Acquire);
+        let overdue = self.health.overdue.iter().any(|stream| stream.load(Ordering::Acquire));
         let limit = if overdue { self.timeout().min(LAST_WAIT) } else { self.timeout() };
         match self.wait_all_for(limit) {
             Err(error @ Error::TimedOut { .. }) => {
@@ -445,9 +454,12 @@ impl Core {
     /// Names what was running when the device was lost: what is in flight, else what was to be.
     fn explain(&self, error: Error, next: Option<&Recording>) -> Error {
         let in_flight = lock(&self.in_flight);
-        let mut entries = in_flight.iter().filter_map(|stream| stream.list.front());
-        let running = entries.next().map(|entry| &entry.recording);
-        self.health.note(&error, running.or(next));
+        let [compute, copy] = in_flight.each_ref().map(|stream| stream.list.front());
+        let running = match (compute, copy) {
+            (Some(compute), Some(copy)) if copy.value <= compute.before => Some(copy),
+            (compute, copy) => compute.or(copy),
+        };
+        self.health.note(&error, running.map(|entry| &entry.recording).or(next));
         drop(in_flight);
         self.health.check().err().unwrap_or(error)
     }
@@ -459,8 +471,8 @@ struct Health {
     lost: AtomicBool,
     /// What was running when it was lost, until somebody is told.
     during: Mutex<Option<String>>,
-    /// Whether somebody has waited in vain.
-    overdue: AtomicBool,
+    /// Of each stream, whether somebody has waited in vain.
+    overdue: [AtomicBool; Stream::ALL.len()],
     /// Whether it still runs what nobody waits for any more.
     abandoned: AtomicBool,
 }

@@ -8,15 +8,16 @@
 //! # Threads
 //!
 //! Threads share a runtime: each records, submits, uploads and downloads for itself, and gets the bits that it gets alone.
+//!
 //! # Streams
 //!
-//! The device runs what recorders submit in the order of submission. Uploads and downloads are a second stream: where the
-//! device has another queue for it ([`Runtime::copies_beside`]) they run beside the kernels. A submission of either stream
-//! waits for those of the other that it depends on, by the memory that both touch and one writes, and for no more: an
-//! upload into new tensors overlaps with what computes on others, also on one thread, which goes on when it has
-//! submitted. The host's part, staging memory filled or emptied piece by piece on several cores, overlaps anyway. On a
-//! device with one queue, or a caller's, each piece's copy takes its turn between submissions, so that shorter ones let
-//! it in sooner.
+//! The device runs what recorders submit in the order of submission. Uploads and downloads are a second stream, also in
+//! order: where the device has another queue for it ([`Runtime::copies_beside`]) they run beside the kernels. A submission
+//! of either stream waits for those of the other that touch a buffer that it touches too, if one of the two writes there:
+//! an upload into new tensors runs beside what computes on others, also from one thread, which goes on when it has
+//! submitted; behind a download of what is not computed yet it waits with that. The host's part, staging memory filled or
+//! emptied piece by piece on several cores, overlaps anyway. On a device with one queue, or a caller's, each piece's copy
+//! takes its turn between submissions, so that shorter ones let it in sooner.
 
 #![deny(unsafe_code)]
 
@@ -250,7 +251,7 @@ impl Runtime {
         self.core.lanes
     }
 
-    /// Whether uploads and downloads have a queue of their own, so that they overlap with kernels.
+    /// Whether uploads and downloads have a queue of their own, so that the device may run them beside kernels.
     pub fn copies_beside(&self) -> bool {
         self.core.device.copies_beside()
     }
@@ -352,7 +353,7 @@ impl Runtime {
         Ok(tensor)
     }
 
-    /// The contents of a tensor, after all work submitted before.
+    /// The contents of a tensor, after all work submitted before that writes it.
     ///
     /// # Errors
     /// [`Error::Parameter`] when the tensor belongs to another runtime, and those of [`Submission::wait`].
@@ -362,7 +363,7 @@ impl Runtime {
         Ok(host)
     }
 
-    /// Copies the contents of a tensor to `bytes`, after all work submitted before.
+    /// Copies the contents of a tensor to `bytes`, after all work submitted before that writes it.
     ///
     /// # Errors
     /// [`Error::Parameter`] when the length differs or the tensor belongs to another runtime, and those of
@@ -372,7 +373,7 @@ impl Runtime {
         transfer::download(self, tensor, bytes)
     }
 
-    /// Copies `bytes` to a tensor, after all work submitted before.
+    /// Copies `bytes` to a tensor, after all work submitted before that uses it.
     ///
     /// # Errors
     /// [`Error::Parameter`] when the length differs or the tensor belongs to another runtime, and those of

@@ -143,6 +143,11 @@ impl Recording {
         }
     }
 
+    /// Keeps staging memory.
+    pub(super) fn stage(&mut self, memory: Arc<Pooled>) {
+        self.staging.push(memory);
+    }
+
     /// Takes down a pipeline that is bound.
     fn note(&mut self, program: &Program, pipeline: &Arc<Pipeline>) {
         let known = self.kernels.iter().position(|known| known == program);
@@ -571,7 +576,7 @@ impl<'a> Recorder<'a> {
             self.order_copy(target, places, true);
             self.recording.commands.copy(source, target, regions(places));
             self.keep(to);
-            self.recording.staging.push(from);
+            self.recording.stage(from);
         }
     }
 
@@ -588,7 +593,7 @@ impl<'a> Recorder<'a> {
             let back = regions(places).map(|[staged, place, bytes]| [place, staged, bytes]);
             self.recording.commands.copy(source, target, back);
             self.keep(from);
-            self.recording.staging.push(to);
+            self.recording.stage(to);
         }
     }
 

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 
 use super::hazard::Touch;
 
-/// A sequence of submissions, which run in order. What is in different streams runs side by side, on queues of their own
-/// where the device has as many; but no submission starts before those of the other stream, as far as they were there,
-/// that touch the same memory.
+/// A sequence of submissions, which run in order. Where the device has as many queues, what is in different streams runs
+/// side by side; but no submission starts before those of the other stream, as far as they were there, that it depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     /// Fills and kernels.
@@ -48,20 +47,25 @@ impl Touched {
 
 /// The value of a stream's timeline that a submission of the other stream waits for: that at the end of the last one that
 /// it depends on, of those `in_flight`, oldest first. Those before them are done; but what they wrote is seen on another
-/// queue only behind a wait. `last` is the value at the end of all that were submitted.
+/// queue only behind a wait. `last` is the value at the end of all that were submitted, `awaited` the one that submissions
+/// have waited for already.
 pub(super) fn before<'a>(
     last: u64,
     in_flight: impl DoubleEndedIterator<Item = (u64, &'a Touched)>,
     touched: &Touched,
+    awaited: u64,
 ) -> u64 {
     let mut done = last;
     for (value, other) in in_flight.rev() {
+        if value <= awaited {
+            return awaited;
+        }
         if other.conflicts(touched) {
             return value;
         }
         done = value - 1;
     }
-    done
+    done.max(awaited)
 }
 
 #[cfg(test)]
@@ -80,14 +84,19 @@ mod tests {
     fn the_last_conflict_is_waited_for() {
         let list = [touched(&[(1, true)]), touched(&[(2, true)]), touched(&[(1, false)])];
         let values = [10, 11, 12].into_iter();
-        let before = |touched: &Touched| before(12, values.clone().zip(&list), touched);
-        assert_eq!(before(&touched(&[(1, true)])), 12);
-        assert_eq!(before(&touched(&[(1, false)])), 10);
-        assert_eq!(before(&touched(&[(2, false), (3, true)])), 11);
+        let before =
+            |touched: &Touched, awaited| before(12, values.clone().zip(&list), touched, awaited);
+        assert_eq!(before(&touched(&[(1, true)]), 0), 12);
+        assert_eq!(before(&touched(&[(1, false)]), 0), 10);
+        assert_eq!(before(&touched(&[(2, false), (3, true)]), 0), 11);
         // Of what is done, all.
-        assert_eq!(before(&touched(&[(3, true)])), 9);
-        assert_eq!(super::before(12, std::iter::empty(), &list[0]), 12);
-        assert_eq!(super::before(0, std::iter::empty(), &list[0]), 0);
+        assert_eq!(before(&touched(&[(3, true)]), 0), 9);
+        assert_eq!(super::before(12, std::iter::empty(), &list[0], 0), 12);
+        assert_eq!(super::before(0, std::iter::empty(), &list[0], 0), 0);
+        // What was waited for already is not looked at, nor forgotten.
+        assert_eq!(before(&touched(&[(1, false)]), 10), 10);
+        assert_eq!(before(&touched(&[(1, false)]), 11), 11);
+        assert_eq!(before(&touched(&[(1, true)]), 11), 12);
     }
 
     #[test]

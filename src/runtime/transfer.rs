@@ -57,7 +57,7 @@ pub(super) fn upload(runtime: &Runtime, tensor: &Tensor, bytes: &[u8]) -> Result
     })
 }
 
-/// Copies all that the tensor holds to `bytes`, of the same length, behind all work submitted before.
+/// Copies all that the tensor holds to `bytes`, of the same length, behind what was submitted before and writes it.
 pub(super) fn download(runtime: &Runtime, tensor: &Tensor, bytes: &mut [u8]) -> Result<()> {
     tensor.check_copies(false)?;
     let total = bytes.len();
@@ -180,13 +180,15 @@ pub(super) fn guard_holds(runtime: &Runtime, tensor: &Tensor) -> Result<bool> {
 pub(super) fn dummy_holds(runtime: &Runtime) -> Result<bool> {
     let core = runtime.core();
     let dummy = core.heap.dummy();
-    let staging = Pooled::new(core, Memory::Readback, dummy.bytes(), "dummy")?;
+    let staging = Arc::new(Pooled::new(core, Memory::Readback, dummy.bytes(), "dummy")?);
     let Some(target) = staging.get() else { return Ok(true) };
     let mut commands = core.commands()?;
     commands.begin(core.heap.descriptors())?;
     commands.copy(dummy, target, [[0, 0, dummy.bytes()]].into_iter());
+    let mut recording = Recording::new(commands);
+    recording.stage(staging.clone());
     // It touches nothing by name: in the stream of what may write the dummy.
-    let (ticket, _) = core.submit(Stream::Compute, Recording::new(commands), &Links::default())?;
+    let (ticket, _) = core.submit(Stream::Compute, recording, &Links::default())?;
     core.wait(ticket)?;
     Ok(target.mapped()[..dummy.bytes() as usize].iter().all(|byte| *byte == 0))
 }

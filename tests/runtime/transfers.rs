@@ -1,10 +1,13 @@
 //! Uploads, downloads and fills.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 pub(crate) const TESTS: &[Test] = &[
     ("contents_survive_a_round_trip", contents_survive_a_round_trip),
     ("empty_tensors_are_legal", empty_tensors_are_legal),
+    ("copies_and_kernels_take_turns", copies_and_kernels_take_turns),
     ("large_contents_go_in_pieces", large_contents_go_in_pieces),
     ("fill_sets_every_word", fill_sets_every_word),
 ];
@@ -54,19 +57,51 @@ fn staging_memory_is_bounded(_: &Runtime) -> Outcome {
     const PIECE: u64 = 16 << 20;
     let runtime = open(|_| ())?;
     let host = HostTensor::from_words(vec![5; PIECES << 22]);
-    let [tensor, busy] = [words(&runtime, "large", PIECES << 22)?, words(&runtime, "busy", 1)?];
-    slow(&runtime, &busy)?.wait()?;
+    let tensor = words(&runtime, "large", PIECES << 22)?;
+    slow(&runtime, &tensor)?.wait()?;
     let before = runtime.memory().allocated;
     // Longer than all pieces take to stage.
     for _ in 0..16 {
-        slow(&runtime, &busy)?;
+        slow(&runtime, &tensor)?;
     }
     runtime.write(&tensor, host.bytes())?;
     let after = runtime.memory().allocated;
     assert!(after <= before + 5 * PIECE, "{before} {after}");
     assert!(runtime.download(&tensor)? == host);
-    drop((tensor, busy));
+    drop(tensor);
     runtime.finish()?;
+    Ok(())
+}
+
+/// Uploads, kernels and downloads that depend on each other, in memory that is used again and again: nobody waits but for
+/// the results.
+fn copies_and_kernels_take_turns(runtime: &Runtime) -> Outcome {
+    const WORDS: usize = 1000;
+    let mixed = |word: u32| {
+        (0..100).fold(word, |w, _| w.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+    };
+    let mut under_way = VecDeque::new();
+    for round in 0..300 {
+        let fresh = pattern(WORDS + round as usize).split_off(round as usize);
+        let source = runtime.upload("source", &HostTensor::from_words(fresh.clone()))?;
+        let [first, second] = [words(runtime, "first", WORDS)?, words(runtime, "second", WORDS)?];
+        let mut recorder = runtime.recorder()?;
+        mix(&mut recorder, [&source, &first], [WORDS, 1], [100, round])?;
+        recorder.submit()?;
+        // While the kernel reads it.
+        runtime.write(&source, bytemuck::cast_slice(&vec![round; WORDS]))?;
+        let mut recorder = runtime.recorder()?;
+        mix(&mut recorder, [&source, &second], [WORDS, 1], [0, 1])?;
+        recorder.submit()?;
+        let expected: Vec<_> = fresh.into_iter().map(|w| mixed(w).wrapping_add(round)).collect();
+        under_way.push_back((round, first, second, expected));
+        if under_way.len() > 3
+            && let Some((round, first, second, expected)) = under_way.pop_front()
+        {
+            assert!(read(runtime, &first)? == expected, "{round}");
+            assert!(read(runtime, &second)? == vec![round + 1; WORDS], "{round}");
+        }
+    }
     Ok(())
 }
 

@@ -52,10 +52,12 @@ HALVES = Tests("halves", "rounds_to_nearest_even")
 SHARDS = Tests("shards")
 MERGE_COMMAND = Tests("cli", "shards::")
 
-# On the forms of the kernels that the validation layer can look into; the results are right all the same.
-FORMS = ATTENTION._replace(part="golden", cargo=("--features", "forms"))
-FIXED_HEAP = FORMS._replace(env={"BACKSLANG_FORM": "fixed-heap", "BACKSLANG_VALIDATE": "core,gpu"})
-PLAIN = FORMS._replace(env={"BACKSLANG_FORM": "plain", "BACKSLANG_VALIDATE": "core,sync"})
+# On the forms of the kernels that the validation layer can look into; the results are right all the same. What is built is
+# no more than needed, and is not optimized: it has results to compare with.
+FORMS = ATTENTION._replace(part="golden", cargo=("--no-default-features", "--features", "forms"))
+UNOPTIMIZED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "none"}
+FIXED_HEAP = FORMS._replace(env={"BACKSLANG_FORM": "fixed-heap", "BACKSLANG_VALIDATE": "core,gpu", **UNOPTIMIZED})
+PLAIN = FORMS._replace(env={"BACKSLANG_FORM": "plain", "BACKSLANG_VALIDATE": "core,sync", **UNOPTIMIZED})
 
 DEFECTS = [
     # Kernels.

@@ -131,7 +131,7 @@ pub(crate) struct HistoryArgs {
     /// Visit also the rows that cannot see a token; same bits
     #[arg(long)]
     pub(crate) no_prune_queries: bool,
-    /// Keep a slot's key, value and position row in registers; same bits
+    /// Keep a slot's key, value and position row in registers, which the kernel always does: changes nothing
     #[arg(long)]
     pub(crate) cache_history: bool,
     /// Launch only over pages that a query can reach, and zero the rest; same bits

@@ -24,7 +24,7 @@ Inputs are random, and sets of them larger than caches take turns. Shown are the
 quartiles of the time on the device, of the whole call and of each kernel. Of the attention, all
 products are counted: 3 in the query kernel, 4 in the history kernel. Bytes are those of each input
 read once and each output written once. Both are held against what the device did just before:
-a product of f32 matrices, a copy.
+a product of matrices (of the arrays' type where the device multiplies such, else of f32), a copy.
 
 Examples:
   backslang bench

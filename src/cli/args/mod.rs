@@ -90,7 +90,8 @@ pub(crate) struct GlobalArgs {
     /// Print one JSON object to standard output, also on failure
     ///
     /// Its keys are command, device, outputs, gpu_ms, wall_ms, error {kind, message} and, depending on the command, plan,
-    /// devices, kernels, checks, completions, help or version. They are described in docs/json.md of the sources.
+    /// devices, kernels, checks, benches, kernel_benches, scaling, shard, completions, help or version. They are described in
+    /// docs/json.md of the sources.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 

@@ -61,7 +61,7 @@ impl Commands {
         self.pool == vk::CommandPool::null()
     }
 
-    /// Starts over, behind everything submitted before. The device is done with earlier commands of this buffer.
+    /// Starts over, behind everything submitted to its queue before. The device is done with earlier commands of this buffer.
     /// A caller's goes on, behind whatever was recorded and submitted before.
     pub(in crate::runtime) fn begin(&mut self, descriptors: &Descriptors) -> Result<()> {
         self.barriers.clear();

@@ -1,4 +1,4 @@
-//! The logical device, its queue and its memory allocator.
+//! The logical device, its queues and its memory allocator.
 
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex};
@@ -69,7 +69,8 @@ impl Device {
         Self::new(instance, physical, handle, queues, Owner::Runtime, executables)
     }
 
-    /// A device with the features that are required, and its queues of the family in `physical`, of which there is one.
+    /// A device with the features that are required, and at least one queue of the family in `physical`: of a caller's one,
+    /// in whose order it records for itself what the runtime does not see.
     pub(super) fn new(
         instance: &Arc<Instance>,
         physical: &Physical,
@@ -236,7 +237,7 @@ impl Drop for Device {
         if matches!(self.owner, Owner::Caller { .. }) {
             return;
         }
-        // SAFETY: every object of the device holds it alive, so none is left, and the runtime waited for the queue
+        // SAFETY: every object of the device holds it alive, so none is left, and the runtime waited for the queues
         // before it let go of them.
         unsafe { self.handle.destroy_device(None) };
     }

@@ -1,7 +1,7 @@
-//! Every Vulkan handle and every `unsafe` block of the crate.
+//! Every Vulkan handle and every call of Vulkan.
 //!
-//! Each type owns its handles or, where the runtime is embedded, leaves a caller's as they are; it keeps alive what they depend on, and gives out nothing of `ash` beyond this module. The
-//! rules that Vulkan leaves to its callers are kept by the types where they can be, and named in each `SAFETY` comment
+//! Each type owns its handles or, where the runtime is embedded, leaves a caller's as they are; it keeps alive what they
+//! depend on, and gives out nothing of `ash` beyond this module. The rules that Vulkan leaves to its callers are kept by the types where they can be, and named in each `SAFETY` comment
 //! where they rest on the runtime above.
 
 mod buffer;

@@ -1,4 +1,4 @@
-//! The timeline semaphore that counts finished submissions.
+//! Timeline semaphores, which count finished submissions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
