@@ -263,14 +263,14 @@ impl Core {
         let (own, other) = (&in_flight[stream as usize], &in_flight[stream.other() as usize]);
         let (value, awaited) = (own.last + 1, own.awaited);
         // A queue that both streams share has an order of its own.
-        let before = match self.device.copies_beside() {
+        let (before, waits) = match self.device.copies_beside() {
             true => {
                 let list = other.list.iter().map(|entry| (entry.value, &entry.recording.touched));
-                stream::before(other.last, list, &recording.touched, awaited)
+                let before = stream::before(other.last, list, &recording.touched, awaited);
+                (before, before > awaited)
             }
-            false => other.last,
+            false => (other.last, false),
         };
-        let waits = self.device.copies_beside() && before > awaited;
         let submitted = self.device.submit(
             stream,
             &recording.commands,

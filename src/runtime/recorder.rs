@@ -118,6 +118,7 @@ impl Dispatch {
 pub(super) struct Recording {
     pub(super) commands: Commands,
     pub(super) stamps: Stamps,
+    /// Where copies have a queue of their own.
     pub(super) touched: Touched,
     kernels: Vec<Program>,
     /// Those of the kernels, each once, with the number of its kernel.
@@ -672,7 +673,10 @@ impl<'a> Recorder<'a> {
     }
 
     fn order(&mut self, stage: Stages, touches: &[Touch]) {
-        self.recording.touched.add(touches);
+        // The order of one queue needs no account of it.
+        if self.core().device.copies_beside() {
+            self.recording.touched.add(touches);
+        }
         if let Some(barrier) = self.hazards.next(stage, touches) {
             self.recording.commands.barrier(barrier);
         }
