@@ -23,6 +23,11 @@ pub(crate) fn devices(args: &GlobalArgs) -> Result<Report> {
     Ok(Report { text: table(&rows), extra, ..Report::default() })
 }
 
+/// The driver and its version; some have none, or a name that ends in a space.
+pub(crate) fn driver(device: &DeviceInfo) -> String {
+    format!("{} {}", device.driver, device.driver_version).trim().into()
+}
+
 fn device_row(device: &DeviceInfo) -> Vec<String> {
     let matrices = device.matrices.names();
     let matrices = if matrices.is_empty() { "-".into() } else { matrices.join(", ") };
@@ -31,7 +36,7 @@ fn device_row(device: &DeviceInfo) -> Vec<String> {
         device.index.to_string(),
         device.name.clone(),
         device.kind.to_string(),
-        format!("{} {}", device.driver, device.driver_version).trim().into(),
+        driver(device),
         version(device),
         device.subgroup_size.to_string(),
         matrices,

@@ -6,6 +6,7 @@ use backslang::{Dtype, HostTensor};
 use serde::{Deserialize, Serialize};
 
 use super::identity::{Identity, sha256};
+use crate::cli::listings;
 
 /// What lies beside a part's arrays.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -102,7 +103,7 @@ impl Device {
         let info = runtime.device();
         Self {
             name: info.name.clone(),
-            driver: format!("{} {}", info.driver, info.driver_version).trim().into(),
+            driver: listings::driver(info),
             subgroup_size: runtime.lanes(),
         }
     }
