@@ -154,7 +154,7 @@ pub(crate) fn without_device(args: &GlobalArgs, command: &str) -> Result<()> {
 
 /// What was asked for and can be no folder would be passed over in silence: only a lack of space or of rights is.
 fn check_pipeline_cache(args: &GlobalArgs, folder: Option<&Path>) -> Result<()> {
-    let name = match (&args.pipeline_cache, std::env::var_os(PIPELINE_CACHE)) {
+    let name = match (&args.pipeline_cache, environment(PIPELINE_CACHE)) {
         (Some(_), _) => "--pipeline-cache",
         (None, Some(_)) => PIPELINE_CACHE,
         (None, None) => return Ok(()),

@@ -167,6 +167,11 @@ fn values_of_global_flags_are_looked_at() {
     for folder in [file, &format!("{file}/pipelines")] {
         run(["check", "--pipeline-cache", folder]).failed(2, &["--pipeline-cache: ", file]);
     }
+    // A variable that is empty asks for nothing: the user's folder stands, whatever becomes of it.
+    let mut empty = command_with("BACKSLANG_PIPELINE_CACHE", "");
+    empty.args(["check", "--device", "no-such-device"]).env("XDG_CACHE_HOME", file);
+    let empty = outcome(&mut empty);
+    assert!(empty.code != Some(0) && !empty.stderr.contains("PIPELINE_CACHE"), "{empty:?}");
     run(["--device", " ", "check"]).failed(2, &["device", "index"]);
     for words in ["--validate core devices", "check --validate core"] {
         run(words.split(' ')).failed(2, &["'core'", "did you mean --validate=core?"]);
